@@ -79,8 +79,9 @@ func score(scores map[string]int64, weight int64, asked map[string]*Node, answer
 	}
 }
 
-// PodsOn returns the pods that are on a node, victims or not, and whether there is such a node.
-type PodsOn func(node string) (pods []*corev1.Pod, known bool)
+// PodsOn returns the pods that are on a node, victims or not, and whether there is such a node. Changed: an extender may have been told of others, or of the node
+// when it was there.
+type PodsOn func(node string) (pods []*corev1.Pod, known, changed bool)
 
 // identified returns victims by their uids, as extenders are told of them that keep nodes themselves.
 func identified(victims map[string]*extenderv1.Victims) map[string]*extenderv1.MetaVictims {
@@ -95,21 +96,26 @@ func identified(victims map[string]*extenderv1.Victims) map[string]*extenderv1.M
 	return out
 }
 
-// Unknown is that an extender names a node that there is not, or a victim that is not on its node, by the [PodsOn] that was called last: what it was told of may have
-// been so.
-type Unknown string
+// Outdated is that an extender names a node that there is not, or a victim that is not on its node, where that has changed by [PodsOn]: the extender has not failed.
+type Outdated string
 
-func (u Unknown) Error() string { return string(u) }
+func (o Outdated) Error() string { return string(o) }
 
-func unknown(format string, args ...any) error { return Unknown(fmt.Sprintf(format, args...)) }
+func unknown(changed bool, format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	if changed {
+		return Outdated(err.Error())
+	}
+	return err
+}
 
 // found returns the victims that an extender names by their uids: any pods of any nodes.
 func found(url string, answer map[string]*extenderv1.MetaVictims, on PodsOn) (map[string]*extenderv1.Victims, error) {
 	out := make(map[string]*extenderv1.Victims, len(answer))
 	for _, node := range slices.Sorted(maps.Keys(answer)) {
-		pods, known := on(node)
+		pods, known, changed := on(node)
 		if !known {
-			return nil, unknown("nodeinfo not found for node name %q", node)
+			return nil, unknown(changed, "nodeinfo not found for node name %q", node)
 		}
 		meta := answer[node]
 		if meta == nil {
@@ -122,7 +128,7 @@ func found(url string, answer map[string]*extenderv1.MetaVictims, on PodsOn) (ma
 			}
 			k := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == named.UID })
 			if k < 0 {
-				return nil, unknown("extender: %v claims to preempt pod (UID: %v) on node: %v, but the pod is not found on that node", url, named, node)
+				return nil, unknown(changed, "extender: %v claims to preempt pod (UID: %v) on node: %v, but the pod is not found on that node", url, named, node)
 			}
 			if len(victims.Pods) == len(pods) { // the next extender is told of each
 				return nil, fmt.Errorf("extender %q names more victims on node %q than it has pods: have it name each once", url, node)

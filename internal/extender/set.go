@@ -3,6 +3,7 @@ package extender
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -394,7 +395,8 @@ func (b bindingPod) String() string { return b.PodNamespace + "/" + b.PodName }
 
 // Preempt asks the extenders that a pod interests, one after the other, what they make of the candidates for its preemption, by node, each about what the
 // former has left, until there are none. They may leave out nodes, and name other victims, on other nodes too; on finds these. victims is not changed.
-// An ignorable one that fails is skipped. The failure of another ends the preemption: the error has kube-scheduler's text.
+// An ignorable one that fails is skipped. The failure of another ends the preemption: the error has kube-scheduler's text. So does an answer of either that is [Outdated]: what it has said of
+// the other nodes would be lost.
 func (s *Set) Preempt(ctx context.Context, pod *Pod, victims map[string]*extenderv1.Victims, on PodsOn) (map[string]*extenderv1.Victims, error) {
 	for e := range s.interested(ResourceNames(pod.object)) {
 		if len(victims) == 0 {
@@ -407,6 +409,9 @@ func (s *Set) Preempt(ctx context.Context, pod *Pod, victims map[string]*extende
 		if err == nil {
 			// Nodes without victims of an extender that is not ignorable end the preemption, though the call has not failed.
 			err = evictable(left, e.ignorable)
+		}
+		if _, outdated := errors.AsType[Outdated](err); outdated {
+			return nil, cut(err)
 		}
 		if err != nil {
 			if err := s.skip(ctx, e, Preempt, pod, err); err != nil {

@@ -270,17 +270,16 @@ func TestTheFirstInterestedBinderBinds(t *testing.T) {
 }
 
 // onNodes has pods a1 and a2 on node a, and b1 on node b.
-func onNodes(node string) ([]*corev1.Pod, bool) {
-	pods := map[string][]*corev1.Pod{"a": {testPod("a1"), testPod("a2")}, "b": {testPod("b1")}, "empty": nil}
-	on, known := pods[node]
-	return on, known
+func onNodes(node string) (pods []*corev1.Pod, known, changed bool) {
+	pods, known = map[string][]*corev1.Pod{"a": {testPod("a1"), testPod("a2")}, "b": {testPod("b1")}, "empty": nil}[node]
+	return pods, known, false
 }
 
 // victimsOn returns all pods of nodes as victims.
 func victimsOn(nodes ...string) map[string]*extenderv1.Victims {
 	out := make(map[string]*extenderv1.Victims)
 	for _, n := range nodes {
-		pods, _ := onNodes(n)
+		pods, _, _ := onNodes(n)
 		out[n] = &extenderv1.Victims{Pods: pods, NumPDBViolations: int64(len(pods))}
 	}
 	return out
@@ -346,8 +345,8 @@ func TestExtendersHaveASayInPreemption(t *testing.T) {
 				err != nil && err.Error() != strings.Replace(want, "URL/", r.URL+"/", 1) {
 				t.Fatalf("the error is %v, want %q", err, want)
 			}
-			if _, is := errors.AsType[Unknown](err); is != (err != nil && strings.HasPrefix(c.extenders[0], "unknown-")) {
-				t.Errorf("%T %v: by its type, it is of an unknown node or pod: %v", err, err, is)
+			if _, is := errors.AsType[Outdated](err); is {
+				t.Errorf("%T %v: by its type, what it was told of has changed", err, err)
 			}
 			if got := inWords(out); got != c.want {
 				t.Errorf("the victims are %q, want %q", got, c.want)
@@ -363,6 +362,39 @@ func TestExtendersHaveASayInPreemption(t *testing.T) {
 	out, err := newSet(t, r.extender("fewer", nil)).Preempt(hangs(t), NewPod(testPod("p")), victimsOn("a"), onNodes)
 	if err != nil || out["a"].NumPDBViolations != 7 {
 		t.Errorf("%+v, %v: want 7 violations, as was answered", out["a"], err)
+	}
+}
+
+// An extender that names a victim, or a node, that has gone since it was told of it has not failed. If it were skipped, since it is ignorable, what it says of other nodes would be lost.
+func TestAnExtenderThatWasToldOfWhatHasChangedIsNotSkipped(t *testing.T) {
+	r := record(t, map[string]string{
+		"/node/preempt": `{"NodeNameToMetaVictims":{"gone":{"Pods":[{"UID":"uid-b1"}]}}}`,
+		"/pod/preempt":  `{"NodeNameToMetaVictims":{"b":{"Pods":[{"UID":"` + strings.Repeat("u", 2*MaxText) + `"}]}}}`,
+		"/next/preempt": `{}`,
+	})
+	for _, name := range []string{"node", "pod"} {
+		for _, ignorable := range []bool{false, true} {
+			may := func(e *configv1.Extender) { e.Ignorable = ignorable }
+			set := newSet(t, r.extender(name, may), r.extender("next", may))
+			for _, changed := range []bool{false, true} {
+				before := len(r.wasAsked())
+				out, err := set.Preempt(hangs(t), NewPod(testPod("p")), victimsOn("a", "b"), func(node string) ([]*corev1.Pod, bool, bool) {
+					pods, known, _ := onNodes(node)
+					return pods, known, changed
+				})
+				_, is := errors.AsType[Outdated](err)
+				asked, want := len(r.wasAsked())-before, 1
+				if ignorable && !changed {
+					want = 2
+				}
+				if is != changed || (err != nil) != (changed || !ignorable) || len(out) != 0 || asked != want {
+					t.Errorf("%s, ignorable: %v, changed: %v: %v, %T %.99v, %d were asked", name, ignorable, changed, out, err, err, asked)
+				}
+				if err != nil && len(err.Error()) > MaxText+len("…") {
+					t.Errorf("%s: an error of %d bytes", name, len(err.Error()))
+				}
+			}
+		}
 	}
 }
 

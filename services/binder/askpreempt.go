@@ -21,6 +21,9 @@ import (
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
+// mostTried is how many nodes that extenders have left are tried at most under the ledger's lock.
+const mostTried = 64
+
 // defaultCandidates are the defaults of DefaultPreemption's arguments.
 var defaultCandidates = engine.CandidateNodes{Percentage: 10, Absolute: 100}
 
@@ -41,7 +44,7 @@ func (t *term) tellAskPreempt(resp *binderv1.PreemptResponse, in extender.Intere
 // those which they leave. As with ask, one pod is asked about at a time, and no lock is held while an extender is asked.
 //
 // What they leave may be other victims, of any priority, on any node: they go, as in kube-scheduler, if nothing on their node has changed
-// since the extenders were asked.
+// since the extenders were asked; who they were told of, if the dry run of the node finds the same again.
 //
 // A candidate counts only, if attached, if the same pods would have to go as long as volumes are attached.
 func (t *term) askPreempt(ctx context.Context, req *binderv1.PreemptRequest, attached bool) (*binderv1.PreemptResponse, error) {
@@ -54,12 +57,6 @@ func (t *term) askPreempt(ctx context.Context, req *binderv1.PreemptRequest, att
 	}
 	if err := t.admit("preempt", req.GetShard(), req.GetShardRevision(), req.GetVersion(), 1); err != nil {
 		return nil, err
-	}
-	switch {
-	case t.preempting.full():
-		return nil, t.errPreemptionsFull()
-	case t.reports.room.full():
-		return nil, t.errReportsFull(1)
 	}
 	ctx, done := t.within(ctx)
 	defer done()
@@ -107,7 +104,7 @@ type askedPreemption struct {
 	since   cluster.Version          // the search has begun then
 	nodes   map[string]candidateNode // that extenders are asked about, by name
 	pods    map[string]podThere      // that extenders were told of, or have named, by uid
-	changed bool                     // the node that they have named last is not what it was
+	brought map[string]bool          // nodes that extenders have named, and that were there
 
 	resp *binderv1.PreemptResponse
 	err  error // to be answered instead
@@ -118,6 +115,7 @@ type candidateNode struct {
 	engine.Preemption
 	since   cluster.Version // it is of
 	victims []podThere      // as those of the dry run
+	told    []*corev1.Pod   // the victims as extenders are told of them; nil: they are not told of the node
 }
 
 // podThere is a pod on a node.
@@ -198,6 +196,12 @@ func (a *askedPreemption) run(ctx context.Context) {
 	case a.in == 0: // an earlier binder had other extenders
 		a.result(binderv1.PreemptResponse_RESULT_RETRY, conflictRetry)
 		return
+	case a.preempting.full():
+		a.err = a.errPreemptionsFull()
+		return
+	case a.reports.room.full():
+		a.err = a.errReportsFull(1)
+		return
 	case a.extenders.crowd(a.in):
 		a.err = errCrowd
 		return
@@ -225,8 +229,8 @@ func (a *askedPreemption) run(ctx context.Context) {
 	defer leave()
 	// 3. Ask, until what is best has not changed meanwhile.
 	a.from = a.extenders.searchFrom(0)
-	for range mostAsks {
-		if changed := a.try(ctx); !changed {
+	for k := range mostAsks {
+		if changed := a.try(ctx, k == mostAsks-1); !changed {
 			return
 		}
 	}
@@ -240,7 +244,11 @@ func (a *askedPreemption) read(fn func(*cluster.State, *cluster.PodRow)) {
 	a.ledger.read(func(st *cluster.State) {
 		var row *cluster.PodRow
 		row, result, conflict = a.preemptor(a.req, func(row *cluster.PodRow) bool { return a.names.shares(st, row.Class) && st.Yields(row.Class) })
-		if result == binderv1.PreemptResponse_RESULT_UNSPECIFIED {
+		switch {
+		case result != binderv1.PreemptResponse_RESULT_UNSPECIFIED:
+		case !a.same(row):
+			result, conflict = binderv1.PreemptResponse_RESULT_RETRY, conflictRetry
+		default:
 			fn(st, row)
 		}
 	})
@@ -249,9 +257,14 @@ func (a *askedPreemption) read(fn func(*cluster.State, *cluster.PodRow)) {
 	}
 }
 
-// try looks for candidates, asks about them, and starts the best preemption that is left, unless its node has changed meanwhile. If it has not, there is a
-// result.
-func (a *askedPreemption) try(ctx context.Context) (changed bool) {
+// same reports whether the pod is what it was when it was first looked at.
+func (a *askedPreemption) same(row *cluster.PodRow) bool {
+	return a.pod.UID == "" || engine.SubjectOf(&row.Pod) == engine.SubjectOf(&a.pod) && row.RequiredNode == a.pod.RequiredNode && row.Nominated == a.pod.Nominated
+}
+
+// try looks for candidates, asks about them, and starts the best preemption that is left, unless its node has changed meanwhile: then all of it is to be asked again, but
+// the last time it starts the best one whose node is what it was. If nothing has changed, there is a result.
+func (a *askedPreemption) try(ctx context.Context, last bool) (changed bool) {
 	// 1. Who could go?
 	if a.search(ctx); a.over() {
 		return false
@@ -260,7 +273,8 @@ func (a *askedPreemption) try(ctx context.Context) (changed bool) {
 	full := a.extenders.set.Full(a.in)
 	for name, n := range a.nodes {
 		if pods, all := a.objectsOf(n.victims, full); all {
-			asked[name] = &extenderv1.Victims{Pods: pods, NumPDBViolations: int64(n.Violations)}
+			n.told = pods
+			a.nodes[name], asked[name] = n, &extenderv1.Victims{Pods: pods, NumPDBViolations: int64(n.Violations)}
 		}
 	}
 	if len(asked) == 0 {
@@ -268,9 +282,9 @@ func (a *askedPreemption) try(ctx context.Context) (changed bool) {
 		return false
 	}
 	// 2. What do the extenders leave?
-	left, err := a.extenders.set.Preempt(ctx, a.told, asked, func(node string) ([]*corev1.Pod, bool) { return a.on(node, full) })
-	switch _, unknown := errors.AsType[extender.Unknown](err); {
-	case unknown && ctx.Err() == nil && a.changed: // it was told of what is not so any more
+	left, err := a.extenders.set.Preempt(ctx, a.told, asked, func(node string) ([]*corev1.Pod, bool, bool) { return a.on(node, full) })
+	switch _, outdated := errors.AsType[extender.Outdated](err); {
+	case outdated && ctx.Err() == nil:
 		return true
 	case err != nil:
 		a.failed(ctx, err)
@@ -280,14 +294,18 @@ func (a *askedPreemption) try(ctx context.Context) (changed bool) {
 		return false
 	}
 	// 3. Take the best of that.
-	return a.start(a.best(left))
+	ranked := a.rank(left)
+	if !last {
+		ranked = ranked[:1]
+	}
+	return a.start(ranked)
 }
 
 // search looks for nodes where the pod would fit if others were gone, as many as are to be found at least, or all. Each 64 nodes are looked at under the ledger's lock, between others'
 // transactions; the search goes round, and the next one begins where this one ends. As in kube-scheduler, it goes on until there is a node where no budget
 // is violated.
 func (a *askedPreemption) search(ctx context.Context) {
-	a.nodes, a.pods, a.since = make(map[string]candidateNode), make(map[string]podThere), cluster.Version{}
+	a.nodes, a.pods, a.brought, a.since = make(map[string]candidateNode), make(map[string]podThere), make(map[string]bool), cluster.Version{}
 	words, enough, unviolating := 1, 0, 0
 	k := 0
 	for ; k < words && (unviolating == 0 || len(a.nodes) < enough); k++ {
@@ -371,47 +389,61 @@ func (a *askedPreemption) objectsOf(pods []podThere, full bool) (objects []*core
 	return objects, all
 }
 
-// on is extender.PodsOn. It notes whether the node has changed since extenders were asked.
-func (a *askedPreemption) on(node string, full bool) (objects []*corev1.Pod, known bool) {
+// on is extender.PodsOn. Who was to go from a node by the search, and has gone, is on it still: what is left of other nodes is not void by that. A node of which
+// extenders were told, or which they have named, is not made up.
+func (a *askedPreemption) on(node string, full bool) (objects []*corev1.Pod, known, changed bool) {
 	var pods []podThere
-	n, told := a.nodes[node]
-	since := a.since
-	if told {
-		since = n.since
-	}
+	n := a.nodes[node]
 	a.ledger.read(func(st *cluster.State) {
 		i := st.Nodes.ByName(node)
 		if known = i != cluster.NoNode; !known {
-			a.changed = told
 			return
 		}
-		a.changed = st.Nodes.Modified[i] > since.Seq
+		changed = st.Nodes.Modified[i] > a.asOf(node).Seq
 		for id, row := range st.PodsOn(i) {
 			pods = append(pods, podOn(id, row))
 		}
 	})
+	if !known {
+		known, changed = n.told != nil, n.told != nil || a.brought[node]
+	}
 	objects, _ = a.objectsOf(pods, full)
-	return objects, known
+	for k, told := range n.told {
+		if !slices.ContainsFunc(pods, func(p podThere) bool { return p.uid == string(told.UID) }) {
+			objects, a.pods[string(told.UID)] = append(objects, told), n.victims[k]
+		}
+	}
+	a.brought[node] = a.brought[node] || known
+	return objects, known, changed
+}
+
+// asOf returns the version of which extenders have judged a node.
+func (a *askedPreemption) asOf(node string) cluster.Version {
+	if n, found := a.nodes[node]; found {
+		return n.since
+	}
+	return a.since
 }
 
 // preemptionLeft is what extenders have left on a node.
 type preemptionLeft struct {
-	engine.Preemption // but for Violations; the victims as often as they are named
-	victims           []podThere
+	engine.Preemption            // but for Violations; the victims as often as they are named
+	victims           []podThere // each once: to be named twice means nothing
 	node              string
 	violations        int64
 }
 
-// best returns what kube-scheduler would pick of what extenders have left: it takes their word for how many budgets are violated, and takes the first victim for the most important
-// one. Of equal ones it picks any, and so does this, always the same.
-func (a *askedPreemption) best(left map[string]*extenderv1.Victims) preemptionLeft {
+// rank returns what extenders have left, first what kube-scheduler would pick: it takes their word for how many budgets are violated, and takes the first victim for the most
+// important one. Of equal ones it picks any, and so does this, always the same.
+func (a *askedPreemption) rank(left map[string]*extenderv1.Victims) []preemptionLeft {
 	var all []preemptionLeft
 	for _, node := range slices.Sorted(maps.Keys(left)) {
 		all = append(all, a.leftOn(node, left[node]))
 	}
-	return slices.MinFunc(all, func(p, q preemptionLeft) int {
+	slices.SortStableFunc(all, func(p, q preemptionLeft) int {
 		return cmp.Or(cmp.Compare(p.violations, q.violations), p.Compare(&q.Preemption, a.seed))
 	})
+	return all
 }
 
 func (a *askedPreemption) leftOn(node string, victims *extenderv1.Victims) preemptionLeft {
@@ -421,7 +453,10 @@ func (a *askedPreemption) leftOn(node string, victims *extenderv1.Victims) preem
 	highest := int32(math.MinInt32)
 	for _, object := range victims.Pods {
 		v := a.pods[string(object.UID)]
-		p.victims, p.Victims, p.PrioritySum = append(p.victims, v), append(p.Victims, v.id), p.PrioritySum+int64(v.priority)+1<<31
+		if !slices.Contains(p.Victims, v.id) {
+			p.victims = append(p.victims, v)
+		}
+		p.Victims, p.PrioritySum = append(p.Victims, v.id), p.PrioritySum+int64(v.priority)+1<<31
 		if v.priority > highest {
 			highest, p.EarliestStart = v.priority, v.started
 		} else if v.priority == highest {
@@ -431,21 +466,20 @@ func (a *askedPreemption) leftOn(node string, victims *extenderv1.Victims) preem
 	return p
 }
 
-// start starts what extenders have left on a node, unless that has changed meanwhile. If it has not, there is a result.
-func (a *askedPreemption) start(left preemptionLeft) (changed bool) {
+// start starts the first of what extenders have left whose node is what it was. If there is none, it has changed; else there is a result.
+func (a *askedPreemption) start(ranked []preemptionLeft) (changed bool) {
 	if a.err = a.admit("preempt", a.req.GetShard(), a.req.GetShardRevision(), a.req.GetVersion(), 1); a.err != nil { // while extenders thought
 		return false
 	}
-	var victims []podThere
-	for _, v := range left.victims {
-		if !slices.ContainsFunc(victims, func(other podThere) bool { return other.uid == v.uid }) { // to be named twice means nothing
-			victims = append(victims, v)
-		}
-	}
 	resp, refused, err := a.startPreemption(a.req, true, func(id cluster.PodID) (engine.Preemption, bool) {
-		now, stands := a.stands(id, left.node, victims)
-		changed = !stands
-		return now, stands
+		changed = false
+		for _, left := range ranked[:min(len(ranked), mostTried)] {
+			if now, stands := a.stands(id, left.node, left.victims); stands {
+				return now, true
+			}
+		}
+		changed = true
+		return engine.Preemption{}, false
 	})
 	if changed && err == nil && refused == nil && resp.GetResult() == binderv1.PreemptResponse_RESULT_RETRY {
 		return true
@@ -458,7 +492,7 @@ func (a *askedPreemption) start(left preemptionLeft) (changed bool) {
 func (a *askedPreemption) stands(id cluster.PodID, node string, victims []podThere) (engine.Preemption, bool) {
 	st := a.ledger.state
 	i := st.Nodes.ByName(node)
-	if i == cluster.NoNode {
+	if i == cluster.NoNode || !a.same(st.Pod(id)) {
 		return engine.Preemption{}, false
 	}
 	var ids []cluster.PodID
@@ -473,11 +507,7 @@ func (a *askedPreemption) stands(id cluster.PodID, node string, victims []podThe
 		now, ok := a.evaluator.DryRunNode(st, id, i)
 		return now, ok && now.Violations <= n.Violations && sameSet(now.Victims, ids) && (!a.attached || a.evaluator.StandsAttached(st, id, &now))
 	}
-	since := a.since
-	if told {
-		since = n.since
-	}
-	return engine.Preemption{Node: i, Victims: ids}, st.Nodes.Modified[i] <= since.Seq
+	return engine.Preemption{Node: i, Victims: ids}, st.Nodes.Modified[i] <= a.asOf(node).Seq
 }
 
 // searchFrom returns with which 64 nodes the next search begins, and has the one after that begin so many further on.

@@ -354,13 +354,117 @@ func TestAnExtenderThatFailsFailsThoughNodesChange(t *testing.T) {
 func TestANodeThatGoesWhileExtendersThinkIsAskedAboutNoMore(t *testing.T) {
 	var w *preemptWorld
 	h := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
-		observe(t, w.term, gone("b3"), source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: "b"}})
+		observe(t, w.term, gone("a1"), gone("a2"), source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: "a"}})
 		return leavesAll(args)
 	})
 	w = newPreemptWorld(t, h.at())
 	got, calls := w.ask(w.question("high")), h.calls()
-	if got != "started on a: a1 a2" || len(calls) != 2 || calls[1].NodeNameToMetaVictims["b"] != nil {
+	if got != "started on b: b3" || len(calls) != 2 || calls[1].NodeNameToMetaVictims["a"] != nil {
 		t.Errorf("%s, asked %v", got, calls)
+	}
+}
+
+// What happens on other nodes does not void what extenders have said of the best one.
+func TestVictimsThatGoElsewhereWhileExtendersThinkEndNoPreemption(t *testing.T) {
+	for name, happens := range map[string]func(*preemptWorld){
+		"one is gone": func(w *preemptWorld) {
+			w.runs("b", "b99", 1000, 99) // the pod does not fit there for all that
+			observe(w.t, w.term, gone("b3"))
+		},
+		"its node is gone": func(w *preemptWorld) {
+			observe(w.t, w.term, gone("b3"), source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: "b"}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var w *preemptWorld
+			first := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
+				happens(w)
+				w.src.deletePod("b3")
+				return leavesAll(args)
+			})
+			second := newPreemptHook(t, leavesAll)
+			full := second.at()
+			full.NodeCacheCapable = false
+			w = newPreemptWorld(t, first.at(), full)
+			if got := w.ask(w.question("high")); got != "started on a: a1 a2" || len(first.calls()) != 1 {
+				t.Errorf("%s, asked %d times", got, len(first.calls()))
+			}
+			if b := second.calls()[0].NodeNameToVictims["b"]; b == nil || len(b.Pods) != 1 || b.Pods[0].Name != "b3" || len(b.Pods[0].Spec.Containers) != 1 {
+				t.Errorf("the second is told of %v, want what the first was told of, in full", b)
+			}
+		})
+	}
+}
+
+// The last time, the best of what extenders have left whose node is what it was is taken: pods that come and go on the best one keep no pod from preempting.
+func TestANodeThatChangesEachTimeIsGivenUpForTheNextBest(t *testing.T) {
+	var w *preemptWorld
+	n := 0
+	h := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
+		n++
+		w.runs("a", fmt.Sprint("new", n), 1, 0) // it has to go, too
+		return leavesAll(args)
+	})
+	w = newPreemptWorld(t, h.at())
+	if got := w.ask(w.question("high")); got != "started on b: b3" || len(h.calls()) != mostAsks {
+		t.Errorf("%s, asked %d times", got, len(h.calls()))
+	}
+}
+
+// What an extender says that may be ignored is not, since a pod that it was told of has gone: whom it spares is spared.
+func TestAnExtenderThatMayBeIgnoredIsNotSinceNodesChange(t *testing.T) {
+	for name, answer := range map[string]func(extenderv1.ExtenderPreemptionArgs) string{
+		"a victim that is gone": func(args extenderv1.ExtenderPreemptionArgs) string {
+			delete(args.NodeNameToMetaVictims, "a")
+			return leavesAll(args)
+		},
+		"another pod that is gone": func(args extenderv1.ExtenderPreemptionArgs) string {
+			if args.NodeNameToMetaVictims["b"] == nil {
+				return "{}"
+			}
+			return leaves("b: b3 other")(args)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var w *preemptWorld
+			h := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
+				if args.NodeNameToMetaVictims["b"] != nil {
+					w.runs("b", "b99", 1000, 99)
+					observe(t, w.term, gone("b3"), gone("other"))
+				}
+				return answer(args)
+			})
+			at := h.at()
+			at.Ignorable = true
+			w = newPreemptWorld(t, at)
+			w.runs("b", "other", 0, 0)
+			if got := w.ask(w.question("high")); got != "no_candidate" || len(h.calls()) != 2 {
+				t.Errorf("%s, asked %d times", got, len(h.calls()))
+			}
+		})
+	}
+}
+
+// A node that one extender has brought in, and that is gone when the next one names it, is none that this one has made up.
+func TestANodeThatAnotherExtenderHasNamedMayGo(t *testing.T) {
+	var w *preemptWorld
+	first := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
+		known := false
+		w.ledger.read(func(st *cluster.State) { known = st.Nodes.ByName("c") != cluster.NoNode })
+		if known {
+			return leaves("c: c20")(args)
+		}
+		return leaves("b: b3")(args)
+	})
+	second := newPreemptHook(t, func(args extenderv1.ExtenderPreemptionArgs) string {
+		if args.NodeNameToMetaVictims["c"] != nil {
+			observe(t, w.term, gone("c20"), gone("c0"), source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: "c"}})
+		}
+		return leavesAll(args)
+	})
+	w = newPreemptWorld(t, first.at(), second.at())
+	if got := w.ask(w.question("high")); got != "started on b: b3" || len(second.calls()) != 2 {
+		t.Errorf("%s, asked %d times", got, len(second.calls()))
 	}
 }
 
@@ -409,6 +513,9 @@ func TestWhatIsAskedAboutHasToBeWhatItWas(t *testing.T) {
 		"it fits by the time of the answer": {func(w *preemptWorld, _ *binderv1.PreemptRequest) {
 			w.meanwhile = func() { observe(w.t, w.term, node("d", 1000)) }
 		}, "retry", 1},
+		"it is another class by the time of the answer": {func(w *preemptWorld, _ *binderv1.PreemptRequest) {
+			w.meanwhile = func() { w.waits("high", 900, 1) }
+		}, "retry", 1},
 		"its victims are on their way out": {func(w *preemptWorld, _ *binderv1.PreemptRequest) {
 			p := of(prior(pod("high", 1000), 10), 1)
 			p.Nominated = "a"
@@ -417,9 +524,26 @@ func TestWhatIsAskedAboutHasToBeWhatItWas(t *testing.T) {
 			observe(w.t, w.term, p, leaving)
 		}, "gone", 0},
 		"it fits where it is refused": {func(w *preemptWorld, r *binderv1.PreemptRequest) {
-			observe(w.t, w.term, node("d", 1000))
-			r.Refused = true
+			observe(w.t, w.term, node("d", 1000), node("e", 1000))
+			r.Refused, r.RefusedVersion = true, wire.ToVersion(w.ledger.version())
+			w.runs("e", "new", 0, 0)
 		}, "started on a: a1 a2", 1},
+		"likewise, and it is not said when": {func(w *preemptWorld, r *binderv1.PreemptRequest) {
+			r.Refused = true
+			observe(w.t, w.term, node("d", 1000))
+		}, "started on a: a1 a2", 1},
+		"it fits on a node that has come since": {func(w *preemptWorld, r *binderv1.PreemptRequest) {
+			r.Refused, r.RefusedVersion = true, wire.ToVersion(w.ledger.version())
+			observe(w.t, w.term, node("d", 1000))
+		}, "retry", 0},
+		"a node has come since where it does not fit": {func(w *preemptWorld, r *binderv1.PreemptRequest) {
+			r.Refused, r.RefusedVersion = true, wire.ToVersion(w.ledger.version())
+			observe(w.t, w.term, node("d", 999))
+		}, "started on a: a1 a2", 1},
+		"it fits on a node that has come while extenders thought": {func(w *preemptWorld, r *binderv1.PreemptRequest) {
+			r.Refused, r.RefusedVersion = true, wire.ToVersion(w.ledger.version())
+			w.meanwhile = func() { observe(w.t, w.term, node("d", 1000)) }
+		}, "retry", 1},
 		"nobody can go": {func(w *preemptWorld, _ *binderv1.PreemptRequest) {
 			for _, name := range []string{"a1", "b3"} {
 				observe(w.t, w.term, gone(name))
@@ -478,8 +602,15 @@ func TestQuestionsAboutPreemptionThatMayNotBeAreRefused(t *testing.T) {
 		t.Errorf("asked %d times in vain", n)
 	}
 	w.reports.next()
-	if got := w.ask(w.question("high")); got != "started on a: a1 a2" {
+	req = w.question("high")
+	if got := w.ask(req); got != "started on a: a1 a2" {
 		t.Errorf("once there is room: %s", got)
+	}
+	if w.preempting.take(10); !w.preempting.full() {
+		t.Fatal("there is room for more")
+	}
+	if got := w.ask(req); got != "started on a: a1 a2" {
+		t.Errorf("asked again, when there is none any more: %s", got)
 	}
 }
 

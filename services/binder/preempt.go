@@ -263,10 +263,29 @@ func (t *term) judged(pod cluster.PodID, candidate *filterv1.PreemptionCandidate
 	return now, ok && now.Violations <= candidate.GetViolations() && sameSet(now.Victims, wire.PodIDs(candidate.GetVictims()))
 }
 
-// goes reports whether the pod of a request goes somewhere by now, without anybody going for it: not where it fits, if extenders have refused that. The caller holds the
-// ledger's lock.
+// goes reports whether the pod of a request goes somewhere by now, without anybody going for it: not where it fits, if extenders have refused that, unless the node
+// is another one since. The caller holds the ledger's lock.
 func (t *term) goes(req *binderv1.PreemptRequest, id cluster.PodID, row *cluster.PodRow) bool {
-	return (!req.GetRefused() || t.asks(row.UID) == 0) && t.fits(id, row)
+	if !req.GetRefused() || t.asks(row.UID) == 0 {
+		return t.fits(id, row)
+	}
+	st, since := t.ledger.state, wire.Version(req.GetRefusedVersion())
+	if since.Epoch != st.Version().Epoch {
+		return false
+	}
+	fits, own := false, st.Nodes.ByName(cmp.Or(row.RequiredNode, row.Nominated))
+	st.ChangedSince(since.Seq, func(i cluster.NodeIndex) {
+		if fits || st.Nodes.SpecModified[i] <= since.Seq || !st.Nodes.Live.Has(i) || row.RequiredNode != "" && i != own {
+			return // that pods have come there or left, extenders are not asked again for
+		}
+		self := cluster.NoPod
+		if i == own {
+			self = id
+		}
+		verdict, known := t.evaluator.Node(st, engine.SubjectOf(&row.Pod), self, i)
+		fits = known && verdict.Feasible()
+	})
+	return fits
 }
 
 // fits reports whether a pod fits somewhere by now, without anybody going. The caller holds the ledger's lock.

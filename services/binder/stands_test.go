@@ -28,7 +28,7 @@ func (w *preemptWorld) searched(attached bool) *askedPreemption {
 // named returns pods of a node as extenders do, by their uids.
 func (a *askedPreemption) named(t *testing.T, node string, uids ...string) (victims []podThere) {
 	t.Helper()
-	on, _ := a.on(node, false)
+	on, _, _ := a.on(node, false)
 	for _, uid := range uids {
 		if !slices.ContainsFunc(on, func(p *corev1.Pod) bool { return string(p.UID) == uid }) {
 			t.Fatalf("%s is not on %s", uid, node)
@@ -126,14 +126,14 @@ func TestANodeHasChangedIfItHasSinceItWasLookedAt(t *testing.T) {
 			w.runs(c.node, "new", 0, 0)
 			a := w.searched(false)
 			a.since = began
-			if _, known := a.on(c.node, false); !known || a.changed != c.want {
-				t.Errorf("known: %v; changed: %v, want %v", known, a.changed, c.want)
+			if _, known, changed := a.on(c.node, false); !known || changed != c.want {
+				t.Errorf("known: %v; changed: %v, want %v", known, changed, c.want)
 			}
 			w.runs(c.node, "newer", 0, 0)
-			if a.on(c.node, false); !a.changed {
+			if _, _, changed := a.on(c.node, false); !changed {
 				t.Error("it has not changed though another pod has come")
 			}
-			if a.on("b", false); a.changed {
+			if _, _, changed := a.on("b", false); changed {
 				t.Error("another node has changed, too")
 			}
 		})

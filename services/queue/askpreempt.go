@@ -24,12 +24,13 @@ const noCandidateLeft = "no candidate node for preemption"
 type preemptQuestion struct {
 	request   *binderv1.AskPreemptRequest
 	diagnosis pending.Diagnosis
-	onNode    *nodeWork // attempt's
-	tries     []string  // attempt's
+	onNode    *nodeWork        // attempt's
+	tries     []string         // attempt's
+	keepers   engine.Rejectors // that keep it from preempting on nodes that are no candidates
 }
 
 // askPreempt has a pod asked about that the binder is to ask extenders about. It waits for nobody in this cycle, and nobody waits for it.
-func (c *cycle) askPreempt(ctx context.Context, a *attempt, request *binderv1.PreemptRequest, response *binderv1.PreemptResponse) {
+func (c *cycle) askPreempt(ctx context.Context, a *attempt, request *binderv1.PreemptRequest, response *binderv1.PreemptResponse, keepers engine.Rejectors) {
 	version := wire.Version(response.GetVersion())
 	c.answered(version)
 	request.Candidate, request.Version = nil, response.GetVersion()
@@ -45,7 +46,7 @@ func (c *cycle) askPreempt(ctx context.Context, a *attempt, request *binderv1.Pr
 	c.asker.add(trace.Untraced(ctx), []*question{{
 		Attempt: a.Attempt, attemptBegun: attemptBegun{a.signature.profile, c.popped, a.traced}, at: a.at, version: version,
 		turn: response.GetTurn(), atMost: time.Duration(min(max(response.GetAskMilliseconds(), 1000), mostAskMillis)) * time.Millisecond,
-		preempt: &preemptQuestion{&binderv1.AskPreemptRequest{Preemption: request, AsAttached: a.doubted}, c.diagnosis(a), a.onNode, a.tries},
+		preempt: &preemptQuestion{&binderv1.AskPreemptRequest{Preemption: request, AsAttached: a.doubted}, c.diagnosis(a), a.onNode, a.tries, keepers},
 	}})
 }
 
@@ -103,12 +104,12 @@ func (k *asker) settlePreempt(ctx context.Context, q *question, response *binder
 	case binderv1.PreemptResponse_RESULT_NO_CANDIDATE:
 		measure(preemptionNoCandidate, statusUnschedulable)
 		k.reject(ctx, q, func(p *cluster.Profile) postFilter {
-			return postFilter{message: engine.PostFilterMessage(p, noCandidateLeft)}
+			return postFilter{message: engine.PostFilterMessage(p, noCandidateLeft), asked: true, keepers: q.preempt.keepers}
 		})
 	case binderv1.PreemptResponse_RESULT_FAILED:
 		measure(preemptionError, statusError)
 		k.reject(ctx, q, func(*cluster.Profile) postFilter {
-			return postFilter{message: engine.PreemptionError(response.GetError())}
+			return postFilter{message: engine.PreemptionError(response.GetError()), asked: true, keepers: q.preempt.keepers}
 		})
 	case binderv1.PreemptResponse_RESULT_UNREAD:
 		measure(preemptionError, statusError)

@@ -2,9 +2,11 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -272,7 +274,10 @@ func TestAPodThatIsRefusedAndWhosePreemptionIsTakenBackBacksOff(t *testing.T) {
 				w.asks("gpu", func(context.Context, string, *binderv1.AskRequest) (*binderv1.AskResponse, error) {
 					return refusedBy("no gpu", 1, false), nil
 				})
-				w.asksWhoGoes("gpu", func(context.Context, string, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+				w.asksWhoGoes("gpu", func(_ context.Context, _ string, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+					if v := wire.Version(request.GetRefusedVersion()); !request.GetRefused() || v.IsZero() || wire.Version(request.GetVersion()).Less(v) {
+						t.Errorf("extenders have refused it: %v, at %v of %v", request.GetRefused(), v, request.GetVersion())
+					}
 					return &binderv1.PreemptResponse{Result: binderv1.PreemptResponse_RESULT_RETRY}, nil
 				})
 				ask := w.binder.preempting
@@ -291,6 +296,76 @@ func TestAPodThatIsRefusedAndWhosePreemptionIsTakenBackBacksOff(t *testing.T) {
 				elapse(900 * time.Millisecond) // the first backoff is longer
 				if got, n := w.binder.report("gpu"), len(w.binder.preempted()); !strings.HasPrefix(got, "its preemption was put off") || n != c.tries {
 					t.Errorf("tried %d times without a pause, and reported %q, want %d", n, got, c.tries)
+				}
+			})
+		})
+	}
+}
+
+// A pod that could preempt on a node comes back with any change there, at once if its shard has nothing else to do; not if extenders have had nobody go.
+func TestExtendersThatLetAPodPreemptNobodyAreNotAskedWithoutAPause(t *testing.T) {
+	for name, result := range map[string]binderv1.PreemptResponse_Result{
+		"they leave nobody": binderv1.PreemptResponse_RESULT_NO_CANDIDATE, "one fails": binderv1.PreemptResponse_RESULT_FAILED,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1)
+				w.filterWorker("f1", nil)
+				w.scoreWorker("s1")
+				w.ledger.node("n1", 1000)
+				w.ledger.pod("low", 1000, bound("n1"))
+				var n atomic.Int32
+				w.asksWhoGoes("gpu", func(context.Context, string, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+					w.ledger.pod(fmt.Sprint("comes", n.Add(1)), 0, bound("n1"))
+					if n.Load() > 20 {
+						return nil, rpc.Error(codes.Unavailable, "NOT_ACTIVE", "the test has ended")
+					}
+					return &binderv1.PreemptResponse{Result: result}, nil
+				})
+				w.ledger.pod("gpu", 600, priority(10))
+				w.queueMember("q1")
+				elapse(900 * time.Millisecond) // the first backoff is longer
+				if n := n.Load(); n != 1 {
+					t.Errorf("asked %d times without a pause, want once", n)
+				}
+				elapse(2 * time.Second)
+				if n := n.Load(); n != 2 {
+					t.Errorf("asked %d times by then, want twice", n)
+				}
+			})
+		})
+	}
+}
+
+// What keeps a pod from preempting where extenders were not asked about brings it back when it goes, whatever they have said of other nodes.
+func TestAPodWhosePreemptionExtendersRefuseIsKeptFromOthersByWhatIsElsewhere(t *testing.T) {
+	for name, result := range map[string]binderv1.PreemptResponse_Result{
+		"they leave nobody": binderv1.PreemptResponse_RESULT_NO_CANDIDATE, "one fails": binderv1.PreemptResponse_RESULT_FAILED,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1)
+				w.filterWorker("f1", nil)
+				w.scoreWorker("s1")
+				w.ledger.zoneNode("n1", "a", 1000)
+				w.ledger.zoneNode("n2", "b", 1000)
+				w.ledger.zoneNode("n3", "b", 100)
+				w.ledger.pod("low1", 1000, bound("n1"))
+				w.ledger.pod("low2", 1000, bound("n2"))
+				w.ledger.pod("enemy", 100, with(labelled(w.ledger.labels("app", "db")), bound("n3"), priority(100)))
+				var n atomic.Int32
+				w.asksWhoGoes("gpu", func(context.Context, string, *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error) {
+					n.Add(1)
+					return &binderv1.PreemptResponse{Result: result}, nil
+				})
+				w.ledger.pod("gpu", 600, with(farFrom("db"), priority(10)))
+				w.queueMember("q1")
+				elapse(time.Minute)
+				before := n.Load()
+				w.ledger.gone("enemy")
+				elapse(time.Second)
+				if after := n.Load(); before != 1 || after != 2 {
+					t.Errorf("asked %d times before it is gone, and %d in all; want once, and once more", before, after)
 				}
 			})
 		})

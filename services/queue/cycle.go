@@ -387,7 +387,7 @@ func (d *driver) rejectAs(q *pending.Queue, now time.Time, st *cluster.State, a 
 	if more := engine.Besides(st, diagnosis.Verdicts); more != "" {
 		diagnosis.Message += " " + more
 	}
-	diagnosis.Resigns, diagnosis.Keepers, diagnosis.Detaching = f.clear && !f.gaveUp, f.keepers, f.detaching
+	diagnosis.Resigns, diagnosis.Keepers, diagnosis.Detaching, diagnosis.Asked = f.clear && !f.gaveUp, f.keepers, f.detaching, f.asked
 	q.Reject(now, st, a, diagnosis)
 	if !f.started {
 		d.reports.add(a, reasonUnschedulable, diagnosis.Message, f.clear)

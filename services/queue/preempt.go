@@ -29,6 +29,7 @@ type postFilter struct {
 	message  string           // what FailedScheduling's text ends with
 	clear    bool             // it is to be nominated to no node any more
 	keepers  engine.Rejectors // keep it from preempting
+	asked    bool             // extenders have been asked, and nobody goes
 
 	detaching bool // it waits for volumes to be detached from the node that it is nominated to
 	gaveUp    bool // it has done so for too long: it is to be tried again as soon as it is nominated no more
@@ -118,7 +119,7 @@ func (c *cycle) preempt(ctx context.Context, pods []*attempt) error {
 			}
 			continue
 		}
-		goOn, err := c.evict(ctx, a, found, began)
+		goOn, err := c.evict(ctx, a, found, none.keepers, began)
 		if err != nil {
 			return err
 		}
@@ -206,13 +207,16 @@ func (c *cycle) dryRun(ctx context.Context, a *attempt) (fanout.DryRunAnswer, er
 }
 
 // evict has the binder evict the best candidate's victims and nominate the pod. It reports false if what the shard knows of the state is too
-// old for this pod, and so for the others.
-func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer, began time.Time) (goOn bool, err error) {
+// old for this pod, and so for the others. Keepers are the plugins that keep it from preempting elsewhere.
+func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer, keepers engine.Rejectors, began time.Time) (goOn bool, err error) {
 	c.reports.withdraw(a.ID)
 	request := &binderv1.PreemptRequest{
 		Shard: c.sh.number, ShardRevision: c.sh.revision, Version: wire.ToVersion(found.Oldest),
-		Attempt: a.Number, Candidate: found.Best, Refused: a.refused != nil,
+		Attempt: a.Number, Candidate: found.Best,
 		Pod: &binderv1.PodReport{Id: int32(a.ID), Uid: a.UID, Reason: reasonUnschedulable, Message: c.diagnosis(a).Message, Attempt: a.Number},
+	}
+	if a.refused != nil {
+		request.Refused, request.RefusedVersion = true, wire.ToVersion(a.refused.version)
 	}
 	response, err := askBinder(ctx, c.driver, 1, false, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PreemptResponse, error) {
 		return binder.Preempt(ctx, request)
@@ -239,7 +243,7 @@ func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer
 		return true, nil
 	}
 	if response.GetResult() == binderv1.PreemptResponse_RESULT_ASK {
-		c.askPreempt(ctx, a, request, response)
+		c.askPreempt(ctx, a, request, response, keepers)
 		return true, nil
 	}
 	return true, c.settlePreemption(ctx, a, response, began)

@@ -173,9 +173,9 @@ func TestUpstreamsTablesOfExtendersAreAnsweredTheSame(t *testing.T) {
 				}
 			case "convertToVictims":
 				server.of = &extenderCase{served: []served{{preempt: behaviour{Meta: c.Meta}}}}
-				got, err := set().Preempt(t.Context(), extender.NewPod(&v1.Pod{}), c.Victims, func(node string) ([]*v1.Pod, bool) {
-					pods, known := c.Nodes[node]
-					return pods, known
+				got, err := set().Preempt(t.Context(), extender.NewPod(&v1.Pod{}), c.Victims, func(node string) (pods []*v1.Pod, known, _ bool) {
+					pods, known = c.Nodes[node]
+					return pods, known, false
 				})
 				if err != nil {
 					t.Fatal(err)

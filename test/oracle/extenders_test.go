@@ -558,9 +558,9 @@ func TestExtendersHaveTheSameSayInPreemption(t *testing.T) {
 		ours := newExtenderSet(t, c)
 		want, wrong := u.preempt(t, c)
 		requests := server.take()
-		got, err := ours.Preempt(context.Background(), extender.NewPod(c.pod), c.victims, func(node string) ([]*v1.Pod, bool) {
-			known := slices.ContainsFunc(c.nodes, func(n *v1.Node) bool { return n.Name == node })
-			return c.on[node], known
+		got, err := ours.Preempt(context.Background(), extender.NewPod(c.pod), c.victims, func(node string) (pods []*v1.Pod, known, changed bool) {
+			known = slices.ContainsFunc(c.nodes, func(n *v1.Node) bool { return n.Name == node })
+			return c.on[node], known, false
 		})
 		if diff := cmp.Diff(requests, server.take(), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("requests (-kube-scheduler +Berth):\n%s", diff)

@@ -26,7 +26,7 @@
 //	Gated           Active          it is gated no more; Backoff instead if it has failed and backs off still
 //	any but assumed Gated           it has got gates, or its name is left to another: an attempt that runs is void
 //	Active          InFlight        Pop
-//	Backoff         InFlight        Pop, if no pod is active; not after an error
+//	Backoff         InFlight        Pop, if no pod is active; not after an error, nor where extenders have had it preempt nobody
 //	Backoff         Active          its backoff is over; Activate
 //	InFlight        Active          Retry; Await, if the log up to the version says nothing of it; Reset
 //	InFlight        Backoff         Fail; Reject, if what would have brought it back has happened meanwhile. Active instead if it

@@ -83,7 +83,7 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 		e, event := q.add(now, st, id, row), podAdd
 		if was := before[row.UID]; was != nil {
 			e.entered, e.failures, e.errors = was.entered, was.failures, was.errors
-			e.message, e.verdicts = was.message, was.verdicts
+			e.message, e.verdicts, e.asked = was.message, was.verdicts, was.asked
 			e.first, e.flushed = was.first, was.flushed
 			event = ""
 		}

@@ -38,6 +38,7 @@ type modelPod struct {
 	attempts  int32
 	failures  int
 	errors    int
+	asked     bool // extenders were, whom it preempts
 	attempt   Attempt
 	feasible  bool            // somewhere, or it could preempt, when it was popped
 	eligible  bool            // some node was, as far as that node itself goes
@@ -313,7 +314,7 @@ func (m *model) pop(t *rapid.T, limit int) {
 		}
 	}
 	want := m.sorted(func(p *modelPod) bool { return p.place == Active })
-	early := m.sorted(func(p *modelPod) bool { return p.place == Backoff && p.errors == 0 })
+	early := m.sorted(func(p *modelPod) bool { return p.place == Backoff && p.errors == 0 && !p.asked })
 	slices.SortStableFunc(early, func(a, b *modelPod) int { return cmp.Compare(a.expiry(), b.expiry()) })
 	want = append(want, early...)
 	want = want[:min(limit, len(want))]
@@ -346,8 +347,10 @@ func (m *model) setNode(t *rapid.T) {
 		Name: name, Allocatable: cpu(rapid.SampledFrom([]int64{0, 200, 400, 1000}).Draw(t, "cpu"))}})
 }
 
-func (m *model) reject(p *modelPod) {
+func (m *model) reject(p *modelPod, asked bool) {
+	p.asked = asked
 	m.queue.Reject(m.now, m.st, p.attempt, Diagnosis{
+		Asked:   asked,
 		Message: "no node fits", Version: p.popped, CrossNode: p.eligible,
 		// What is said of a pod differs from one attempt to the next; the same plugin may have two reasons.
 		Verdicts: []engine.VerdictCount{
@@ -445,7 +448,7 @@ func TestQueueIsTheModel(t *testing.T) {
 			"a whole cycle makes unschedulable what does not fit": func(t *rapid.T) {
 				m.pop(t, 100)
 				for _, p := range m.sorted(func(p *modelPod) bool { return running(p) && !p.feasible }) {
-					m.reject(p)
+					m.reject(p, rapid.Bool().Draw(t, "asked"))
 				}
 			},
 			"a node grows and shrinks during a cycle": func(t *rapid.T) {
@@ -453,7 +456,7 @@ func TestQueueIsTheModel(t *testing.T) {
 				m.setNode(t)
 				m.setNode(t)
 				for _, p := range m.sorted(func(p *modelPod) bool { return running(p) && !p.feasible }) {
-					m.reject(p)
+					m.reject(p, rapid.Bool().Draw(t, "asked"))
 				}
 			},
 			"second": func(t *rapid.T) {
@@ -612,7 +615,7 @@ func TestQueueIsTheModel(t *testing.T) {
 				}
 			},
 			"unschedulable": func(t *rapid.T) {
-				m.reject(m.pick(t, func(p *modelPod) bool { return running(p) && !p.feasible }))
+				m.reject(m.pick(t, func(p *modelPod) bool { return running(p) && !p.feasible }), rapid.Bool().Draw(t, "asked"))
 			},
 			"void attempts do nothing": func(t *rapid.T) {
 				p := m.pick(t, func(p *modelPod) bool { return p.place != InFlight && p.attempts > 0 })

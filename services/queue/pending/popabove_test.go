@@ -78,3 +78,33 @@ func TestPodsLeaveTheirBackoffEarlyOnlyAboveTheFloor(t *testing.T) {
 		t.Errorf("with a floor of 5: %v, want the pod", popped(batch))
 	}
 }
+
+// Where extenders have left nobody to go for a pod, any change of a node where others would do brings it back: it serves its backoff, so that they are not asked without a pause.
+func TestPodsWhosePreemptionExtendersHaveRefusedServeTheirBackoff(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, asked := range []bool{false, true} {
+		q, st := ranked(t, now, 5)
+		a := pop(t, q, now)
+		apply(t, q, st, now, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "n1", Allocatable: cpu(1000)}})
+		q.Reject(now, st, a, Diagnosis{Version: cluster.Version{Epoch: 1, Seq: 1}, Asked: asked})
+		if got := place(t, q); got != Backoff {
+			t.Fatalf("the pod is %v, want in backoff", got)
+		}
+		q.Reset(now, st) // a member that loads the log anew has not forgotten it
+		if at, ok := q.Next(); !ok || at.IsZero() == asked {
+			t.Errorf("asked: %v: the next is popped at %v, %v", asked, at, ok)
+		}
+		batch := q.Pop(now, 9)
+		if (len(batch) == 0) != asked {
+			t.Errorf("asked: %v: %v before the backoff has passed", asked, popped(batch))
+		}
+		if !asked {
+			continue
+		}
+		a = pop(t, q, now.Add(2*time.Second))
+		q.Reject(now, st, a, Diagnosis{Version: cluster.Version{Epoch: 1, Seq: 1}})
+		if batch := q.Pop(now, 9); len(batch) != 1 {
+			t.Errorf("once they have not been asked: %v, want the pod", popped(batch))
+		}
+	}
+}

@@ -82,6 +82,9 @@ type Diagnosis struct {
 	Resigns bool
 	// Detaching says that the pod may not preempt as it waits for volumes to be detached from the node that it is nominated to.
 	Detaching bool
+	// Asked says that extenders have had their say in whom the pod preempts, and that it preempts nobody. Whatever happens on a node where it could preempt brings it back, and they may
+	// say the same again: so its backoff is not cut short.
+	Asked bool
 }
 
 // Entry is what the queue knows of a pod.
@@ -135,6 +138,7 @@ type said struct {
 	rejected  engine.Rejectors // of the verdicts, and what keeps it from preempting
 	wake      Wake
 	evaluated cluster.Version // the oldest that any node was evaluated at; zero: it was not unschedulable
+	asked     bool            // Diagnosis.Asked
 	// crossNode says, while it is unschedulable, that what is on one node may decide whether another is feasible.
 	crossNode bool
 	related   cluster.Seq // as of which crossNode is known
@@ -175,7 +179,7 @@ type Queue struct {
 	active   orderedPods
 	running  orderedPods // in flight, not awaited; by priority
 	backoff  orderedPods // after an attempt that found no node
-	errors   orderedPods // after an error
+	whole    orderedPods // for all of it: after an error, or where extenders have been asked whom they preempt
 	aging    orderedPods // unschedulable, by when they were tried last
 	nodeless pods        // unschedulable until there is a node
 	anything pods        // unschedulable until something happens
@@ -237,7 +241,7 @@ func (q *Queue) clear() {
 	q.active = orderedPods{rankOf: inLine}
 	q.running = orderedPods{rankOf: inLine}
 	q.backoff = orderedPods{rankOf: byExpiry}
-	q.errors = orderedPods{rankOf: byExpiry}
+	q.whole = orderedPods{rankOf: byExpiry}
 	q.local, q.crossNode = table[engine.Subject, *unschedulablePods]{}, table[engine.Subject, *unschedulablePods]{}
 	q.aging = orderedPods{rankOf: byAge}
 	q.nodeless, q.anything = pods{}, pods{}
@@ -263,7 +267,7 @@ func (q *Queue) Count(p Place) int { return q.counts[p] }
 const AnyPriority = math.MinInt32
 
 // Pop returns up to limit pods that are ready at now, in queue order, and puts them in flight. When no pod is active,
-// pods leave their backoff early, but not a backoff after an error. It never blocks and returns nil when none is ready.
+// pods leave their backoff early, but not a backoff after an error, or where extenders have been asked whom they preempt. It never blocks and returns nil when none is ready.
 func (q *Queue) Pop(now time.Time, limit int) []Attempt {
 	batch, _ := q.PopAbove(now, limit, AnyPriority)
 	return batch
@@ -324,7 +328,7 @@ func (q *Queue) Next() (at time.Time, ok bool) {
 	if q.active.Len() > 0 || q.backoff.Len() > 0 {
 		return time.Time{}, true
 	}
-	if e := q.errors.head(); e != nil {
+	if e := q.whole.head(); e != nil {
 		at, ok = e.ready(), true
 	}
 	if e := q.aging.head(); e != nil && (!ok || q.tooLong(e).Before(at)) {
@@ -425,7 +429,7 @@ func (q *Queue) Reject(now time.Time, st *cluster.State, a Attempt, d Diagnosis)
 	e.entered, e.flushed = now, false
 	q.unlink(e)
 	e.verdicts, e.rejected, e.message = d.Verdicts, engine.RejectorsOf(d.Verdicts)|d.Keepers, d.Message
-	e.wake, e.evaluated = d.Wake, d.Version
+	e.wake, e.evaluated, e.asked = d.Wake, d.Version, d.Asked
 	switch {
 	case !d.Detaching:
 		e.detaching = time.Time{}
@@ -531,7 +535,7 @@ func (e *entry) backingOff(now time.Time) bool { return !e.expiry.Before(now.Tru
 func (e *entry) ready() time.Time { return e.expiry.Add(time.Second) }
 
 func (q *Queue) endBackoffs(now time.Time) {
-	for _, h := range []*orderedPods{&q.backoff, &q.errors} {
+	for _, h := range []*orderedPods{&q.backoff, &q.whole} {
 		for e := h.head(); e != nil && !e.backingOff(now); e = h.head() {
 			q.move(now, e, Active, backoffComplete)
 		}
@@ -568,8 +572,8 @@ func (q *Queue) order(e *entry) *orderedPods {
 		return &q.active
 	case e.place == InFlight && !e.awaited:
 		return &q.running
-	case e.place == Backoff && e.errors > 0:
-		return &q.errors
+	case e.place == Backoff && (e.errors > 0 || e.asked):
+		return &q.whole
 	case e.place == Backoff:
 		return &q.backoff
 	case e.place == Unschedulable && !e.held:

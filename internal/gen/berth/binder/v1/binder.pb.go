@@ -634,7 +634,7 @@ type AskResponse struct {
 	Outcome *Outcome `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// For RESULT_REFUSED, why nodes were refused, each reason with the number of its nodes: those that were left out without a word count for none.
 	Refusals []*v11.VerdictCount `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
-	// For RESULT_FAILED, how, as kube-scheduler words it; for RESULT_UNREAD, why.
+	// For RESULT_FAILED, how, as kube-scheduler words it.
 	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -926,9 +926,11 @@ type PreemptRequest struct {
 	// The node and the victims; not set in an AskPreemptRequest.
 	Candidate *v11.PreemptionCandidate `protobuf:"bytes,6,opt,name=candidate,proto3" json:"candidate,omitempty"`
 	// Extenders have refused the nodes where the pod fits without anybody going: that it fits there is nothing against its preemption.
-	Refused       bool `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Refused bool `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	// If refused, the version of what they were asked about: that it fits on a node that has come, or has itself changed, since is against its preemption. Unset: nothing is.
+	RefusedVersion *v1.Version `protobuf:"bytes,8,opt,name=refused_version,json=refusedVersion,proto3" json:"refused_version,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PreemptRequest) Reset() {
@@ -1008,6 +1010,13 @@ func (x *PreemptRequest) GetRefused() bool {
 		return x.Refused
 	}
 	return false
+}
+
+func (x *PreemptRequest) GetRefusedVersion() *v1.Version {
+	if x != nil {
+		return x.RefusedVersion
+	}
+	return nil
 }
 
 // AskPreemptRequest is one pod for which Preempt has answered RESULT_ASK.
@@ -1260,7 +1269,7 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12\x1c\n" +
 	"\tnominated\x18\a \x01(\tR\tnominated\"$\n" +
 	"\x0eReportResponse\x12\x12\n" +
-	"\x04left\x18\x01 \x03(\x05R\x04left\"\xa4\x02\n" +
+	"\x04left\x18\x01 \x03(\x05R\x04left\"\xe4\x02\n" +
 	"\x0ePreemptRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
 	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
@@ -1268,7 +1277,8 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x03pod\x18\x04 \x01(\v2\x1a.berth.binder.v1.PodReportR\x03pod\x12\x18\n" +
 	"\aattempt\x18\x05 \x01(\x05R\aattempt\x12B\n" +
 	"\tcandidate\x18\x06 \x01(\v2$.berth.filter.v1.PreemptionCandidateR\tcandidate\x12\x18\n" +
-	"\arefused\x18\a \x01(\bR\arefused\"u\n" +
+	"\arefused\x18\a \x01(\bR\arefused\x12>\n" +
+	"\x0frefused_version\x18\b \x01(\v2\x15.berth.log.v1.VersionR\x0erefusedVersion\"u\n" +
 	"\x11AskPreemptRequest\x12?\n" +
 	"\n" +
 	"preemption\x18\x01 \x01(\v2\x1f.berth.binder.v1.PreemptRequestR\n" +
@@ -1358,25 +1368,26 @@ var file_berth_binder_v1_binder_proto_depIdxs = []int32{
 	16, // 13: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
 	10, // 14: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
 	20, // 15: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
-	12, // 16: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
-	15, // 17: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
-	16, // 18: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
-	1,  // 19: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
-	2,  // 20: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
-	9,  // 21: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
-	12, // 22: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
-	7,  // 23: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
-	13, // 24: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
-	5,  // 25: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
-	11, // 26: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
-	15, // 27: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
-	8,  // 28: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
-	14, // 29: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
-	25, // [25:30] is the sub-list for method output_type
-	20, // [20:25] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	16, // 16: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
+	12, // 17: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
+	15, // 18: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
+	16, // 19: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
+	1,  // 20: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
+	2,  // 21: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
+	9,  // 22: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
+	12, // 23: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
+	7,  // 24: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
+	13, // 25: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
+	5,  // 26: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
+	11, // 27: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
+	15, // 28: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
+	8,  // 29: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
+	14, // 30: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_berth_binder_v1_binder_proto_init() }
