@@ -131,6 +131,10 @@ plots: ## measure the engine's cost per decision, and draw it in docs/plots
 bench-kube: build ## kube-scheduler and Berth in turn on a real API server: 5,000 nodes, 10,000 plain pods; BENCHFLAGS='--workload all' for others, '--workload volumes' for pods with claims
 	go run ./test/benchkube --berth $(BIN)/berth $(BENCHFLAGS)
 
+.PHONY: bench-plugins
+bench-plugins: build ## the same, 2,000 pods, with a filter and a score of others: none, as a plugin service, as an HTTP extender, and kube-scheduler with that
+	go run ./test/benchkube --berth $(BIN)/berth --pods 2000 --contenders berth-all,berth-service,berth-extender,kube-extender $(BENCHFLAGS)
+
 .PHONY: chaos
 chaos: build ## Berth with faults, on a real API server, and whether its history shows a violation; SEED=… DURATION=…
 	go run ./test/chaos --berth $(BIN)/berth --seed $(or $(SEED),1) --duration $(or $(DURATION),5m) $(CHAOSFLAGS)

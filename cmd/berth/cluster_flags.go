@@ -23,6 +23,7 @@ import (
 type clusterFlags struct {
 	cluster       roles.Cluster
 	configFile    string
+	servicesFile  string
 	writeTo       string
 	schedulerName string
 	strategy      string
@@ -39,6 +40,7 @@ type clusterFlags struct {
 	profiles, contention *bool // nil: the process' flags say it
 
 	completed config.Completed
+	unused    []string // what is to be said of plugin services
 }
 
 func (f *clusterFlags) add(fs *pflag.FlagSet) {
@@ -60,12 +62,15 @@ func (f *clusterFlags) add(fs *pflag.FlagSet) {
 
 func (f *clusterFlags) addConfig(fs *pflag.FlagSet) {
 	fs.StringVar(&f.configFile, "config", "", "a file with a KubeSchedulerConfiguration ("+configv1.SchemeGroupVersion.String()+"); --kubeconfig, --kube-qps and --kube-burst override its clientConnection")
+	fs.StringVar(&f.servicesFile, servicesFlag, "", "a file with the plugin services whose plugins the configuration may enable (apiVersion: berth.dev/v1, kind: PluginServices)")
 	fs.StringVar(&f.writeTo, "write-config-to", "", "write the configuration, with all defaults, to this file, and exit")
 	f.election.add(fs)
 }
 
 // unschedulableFlag has kube-scheduler's name.
 const unschedulableFlag = "pod-max-in-unschedulable-pods-duration"
+
+const servicesFlag = "plugin-services"
 
 // gatesFlag has kube-scheduler's name, too.
 const gatesFlag = "feature-gates"
@@ -107,6 +112,12 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 	if err := f.options.SetGates(f.gates); err != nil {
 		return fmt.Errorf("--%s: %w", gatesFlag, err)
 	}
+	if f.servicesFile != "" {
+		if f.cluster.PluginServices, err = f.services(); err != nil {
+			return fmt.Errorf("--%s: %w", servicesFlag, err)
+		}
+		f.options.Plugins = config.PluginsOf(f.cluster.PluginServices)
+	}
 	if f.completed, err = config.Complete(cfg, f.options); err != nil {
 		if f.configFile != "" {
 			return fmt.Errorf("--config: %s: %w", f.configFile, err)
@@ -123,7 +134,8 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		MaxUnschedulableSeconds: int64(f.unschedulable / time.Second),
 		PreemptionSeesVolumes:   f.seesVolumes,
 	}
-	f.cluster.BindTimeouts, f.cluster.Extenders, f.cluster.Candidates = f.completed.BindTimeouts, f.completed.Config.Extenders, f.completed.Candidates
+	f.cluster.BindTimeouts, f.cluster.Extenders, f.cluster.PluginArguments, f.cluster.Candidates = f.completed.BindTimeouts, f.completed.Config.Extenders, f.completed.Arguments, f.completed.Candidates
+	f.unused = config.Unused(f.cluster.PluginServices, f.completed.Profiles)
 	if len(f.cluster.Extenders) > 0 && f.cluster.Source != "kube" {
 		return fmt.Errorf("--config: %s: extenders: they are sent the objects of an API server, and --source=%s has none: want --source=kube", f.configFile, f.cluster.Source)
 	}
@@ -164,6 +176,19 @@ func (f *clusterFlags) fromFile(fs *pflag.FlagSet) (*configv1.KubeSchedulerConfi
 		return nil, fmt.Errorf("--config: %s: %w", f.configFile, err)
 	}
 	return cfg, nil
+}
+
+// services reads the file of plugin services.
+func (f *clusterFlags) services() ([]config.PluginService, error) {
+	data, err := os.ReadFile(f.servicesFile)
+	if err != nil {
+		return nil, err
+	}
+	services, err := config.DecodePluginServices(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.servicesFile, err)
+	}
+	return services, nil
 }
 
 // fromFlags makes a configuration of the flags.
@@ -245,10 +270,13 @@ func (f *clusterFlags) write() error {
 	return nil
 }
 
-// logNotes says what the file sets and Berth ignores.
+// logNotes says what the files set and Berth ignores.
 func (f *clusterFlags) logNotes(log *slog.Logger) {
 	for _, note := range f.completed.Notes {
 		log.Warn("configuration", "file", f.configFile, "note", note)
+	}
+	for _, note := range f.unused {
+		log.Warn("configuration", "file", f.servicesFile, "note", note)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/roles"
 )
 
@@ -115,6 +116,72 @@ func TestExtendersReachTheBinderOfAnAPIServer(t *testing.T) {
 	}
 	if _, err := parsed("--source", "local", "--config", config); err == nil || !strings.Contains(err.Error(), "extenders: they are sent the objects of an API server, and --source=local has none") {
 		t.Errorf("with the local source: %v", err)
+	}
+}
+
+const servicesHeader = "apiVersion: berth.dev/v1\nkind: PluginServices\n"
+
+func TestPluginServicesReachTheBinder(t *testing.T) {
+	services := file(t, "services.yaml", servicesHeader+`
+services:
+- {name: gpu, address: 'unix:///run/gpu.sock', timeout: 3s, plugins: [{name: GPUModel, points: [filter, score]}]}
+- {name: idle, address: 'localhost:1', plugins: [{name: Idle, points: [score]}]}
+`)
+	from := file(t, "config.yaml", configHeader+"profiles: [{plugins: {multiPoint: {enabled: [{name: GPUModel, weight: 6}]}}, pluginConfig: [{name: GPUModel, args: {model: h100}}]}]")
+	for _, source := range []string{"kube", "local"} {
+		written := filepath.Join(t.TempDir(), "written.yaml")
+		f, err := parsed("--source", source, "--config", from, "--plugin-services", services, "--write-config-to", written)
+		if err != nil {
+			t.Fatalf("%s: %v", source, err)
+		}
+		if s := f.cluster.PluginServices; len(s) != 2 || s[0].Name != "gpu" || s[0].Timeout.Duration != 3*time.Second {
+			t.Errorf("%s: services %+v", source, s)
+		}
+		if got := string(f.cluster.PluginArguments["default-scheduler"]["GPUModel"]); got != `{"model":"h100"}` {
+			t.Errorf("%s: arguments %s", source, got)
+		}
+		p := f.cluster.Settings.Profiles[0]
+		if p.Filters[len(p.Filters)-1] != "GPUModel" || p.Weights[len(p.Weights)-1] != (cluster.PluginWeight{Name: "GPUModel", Weight: 6}) {
+			t.Errorf("%s: filters %v, weights %v", source, p.Filters, p.Weights)
+		}
+		if !strings.Contains(string(f.cluster.Config), `{"args":{"model":"h100"},"name":"GPUModel"}`) {
+			t.Errorf("%s: served: %s", source, f.cluster.Config)
+		}
+		if err := f.write(); err != nil {
+			t.Fatal(err)
+		}
+		again, err := parsed("--source", source, "--config", written, "--plugin-services", services)
+		if err != nil {
+			t.Fatalf("%s: what was written is refused: %v", source, err)
+		}
+		if diff := cmp.Diff(f.cluster, again.cluster); diff != "" {
+			t.Errorf("%s: of what was written (-want +got):\n%s", source, diff)
+		}
+		logs := &logtest.Buffer{}
+		f.logNotes(slog.New(slog.NewTextHandler(logs, nil)))
+		if got := logs.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, `"the plugin service idle is not used: no profile enables a plugin of it"`) || !strings.Contains(got, services) {
+			t.Errorf("%s: logged %s", source, got)
+		}
+	}
+}
+
+func TestWhatIsWrongWithPluginServicesNamesTheFile(t *testing.T) {
+	bad := file(t, "bad.yaml", servicesHeader+"services: [{name: gpu, address: gpu, plugins: [{name: GPUModel, points: [filter]}]}]")
+	filters := file(t, "filters.yaml", servicesHeader+"services: [{name: gpu, address: 'unix:///a', plugins: [{name: GPUModel, points: [filter]}]}]")
+	scored := file(t, "scored.yaml", configHeader+"profiles: [{plugins: {score: {enabled: [{name: GPUModel}]}}}]")
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--plugin-services", "/does/not/exist"}, "--plugin-services: open /does/not/exist"},
+		{[]string{"--plugin-services", bad}, "--plugin-services: " + bad + `: check plugin services: services[0].address: Invalid value: "gpu"`},
+		{[]string{"--plugin-services", scored}, "--plugin-services: " + scored + ": decode plugin services: want apiVersion: berth.dev/v1 and kind: PluginServices, got "},
+		{[]string{"--plugin-services", filters, "--config", scored}, "--config: " + scored + `: check configuration: profiles[0].plugins.score.enabled[0].name: Invalid value: "GPUModel": plugin does not extend ScorePlugin`},
+		{[]string{"--config", scored}, `"GPUModel": does not exist: Berth has no plugin of that name, nor has a service of --plugin-services`},
+	} {
+		if _, err := parsed(tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v: %v, want %q", tt.args, err, tt.want)
+		}
 	}
 }
 
@@ -387,7 +454,7 @@ func TestFeatureGatesReachEveryProfile(t *testing.T) {
 					t.Errorf("%v %v: profile %s has %v, %v", more, tt.args, p.SchedulerName, p.VolumeLimitScaling, p.RequireCSIDrivers)
 				}
 			}
-			if got, want := config.OptionsOf(f.cluster.Settings.Profiles), f.options; got != want {
+			if got, want := config.OptionsOf(f.cluster.Settings.Profiles), f.options; !cmp.Equal(got, want) {
 				t.Errorf("%v: the options of the profiles are %+v, want %+v", tt.args, got, want)
 			}
 		}
@@ -444,7 +511,7 @@ func TestStorageCapacityScoringIsAPluginsScoreAndArgument(t *testing.T) {
 		if weight != tt.weight || !cmp.Equal(p.StorageShape, tt.shape) {
 			t.Errorf("%v: weight %d, shape %v; want %d, %v", tt.args, weight, p.StorageShape, tt.weight, tt.shape)
 		}
-		if got := config.OptionsOf(f.cluster.Settings.Profiles); got != f.options {
+		if got := config.OptionsOf(f.cluster.Settings.Profiles); !cmp.Equal(got, f.options) {
 			t.Errorf("%v: the options of the profiles are %+v, want %+v", tt.args, got, f.options)
 		}
 	}

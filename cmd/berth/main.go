@@ -46,6 +46,9 @@ func command() *cobra.Command {
 		c.Args = cobra.NoArgs
 		root.AddCommand(c)
 	}
+	plugins := pluginCommand()
+	plugins.GroupID = "client"
+	root.AddCommand(plugins)
 	defaultServer := "127.0.0.1:7070"
 	if s := os.Getenv("BERTH_SERVER"); s != "" {
 		defaultServer = s

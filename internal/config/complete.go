@@ -21,6 +21,8 @@ type Completed struct {
 	Profiles []cluster.Profile // in the configuration's order
 	// BindTimeouts say, by the profiles' scheduler names, how long VolumeBinding waits for the claims of a pod to be bound.
 	BindTimeouts map[string]time.Duration
+	// Arguments are those of plugins of services, as far as they run.
+	Arguments Arguments
 	// Candidates say, likewise, how many nodes extenders are told of at least that have a say in preemption.
 	Candidates map[string]engine.CandidateNodes
 	// Notes say what is set in the configuration and means nothing to Berth.
@@ -42,18 +44,18 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 	if err := validate(cfg, options); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
 	}
-	out := Completed{Config: cfg, Notes: notes(written), BindTimeouts: make(map[string]time.Duration), Candidates: make(map[string]engine.CandidateNodes)}
+	out := Completed{Config: cfg, Notes: notes(written), BindTimeouts: make(map[string]time.Duration), Arguments: make(Arguments), Candidates: make(map[string]engine.CandidateNodes)}
 	var errs []error
 	for _, err := range extenderErrors(field.NewPath("extenders"), cfg.Extenders) {
 		errs = append(errs, err)
 	}
 	for i := range cfg.Profiles {
 		p, path := &cfg.Profiles[i], field.NewPath("profiles").Index(i)
-		r := resolve(p.Plugins)
+		r := options.resolve(p.Plugins)
 		profile := profileOf(cfg, p, r, options)
 		bad := unrunnable(path.Child("plugins"), r, &profile)
 		if i < len(written.Profiles) {
-			bad = slices.Concat(unbuilt(path, &written.Profiles[i]), bad)
+			bad = slices.Concat(options.unbuilt(path, &written.Profiles[i]), bad)
 		}
 		for _, err := range bad {
 			errs = append(errs, err)
@@ -61,6 +63,12 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 		out.Profiles = append(out.Profiles, profile)
 		out.BindTimeouts[*p.SchedulerName], out.Candidates[*p.SchedulerName] = bindTimeoutOf(p), candidatesOf(p)
 		keepUsedArgs(p)
+		if args := options.argumentsOf(p); len(args) > 0 {
+			out.Arguments[*p.SchedulerName] = args
+		}
+	}
+	if err := out.Arguments.check(); err != nil {
+		errs = append(errs, err)
 	}
 	if err := together(errs); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
@@ -115,16 +123,16 @@ func together(errs []error) error {
 
 // unbuilt finds what a profile, as written, says about plugins that Berth does not have or nobody has. That they stand in the default
 // profile says nothing; nor does a profile that has been completed before, where all defaults are written out.
-func unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (errs field.ErrorList) {
+func (o Options) unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (errs field.ErrorList) {
 	refuse := func(at *field.Path, name string) {
 		errs = append(errs, field.Forbidden(at, fmt.Sprintf("Berth does not have %s yet", name)))
 	}
 	if p.Plugins != nil {
-		errs = checkEntries(path.Child("plugins"), p.Plugins)
+		errs = o.checkEntries(path.Child("plugins"), p.Plugins)
 		completed := isCompleted(&p.Plugins.MultiPoint)
 		for _, s := range pluginSets(p.Plugins) {
 			for i, e := range s.set.Enabled {
-				known := lookUp(e.Name)
+				known := o.lookUp(e.Name)
 				if known == nil || !known.Unbuilt || completed && s.point == multiPoint && weightOf(e) == int32(known.Weight) {
 					continue
 				}
@@ -134,7 +142,7 @@ func unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (errs field.Err
 	}
 	for i := range p.PluginConfig {
 		c, at := &p.PluginConfig[i], path.Child("pluginConfig").Index(i)
-		known := lookUp(c.Name)
+		known := o.lookUp(c.Name)
 		if known == nil {
 			if !removed[c.Name] {
 				errs = append(errs, field.Invalid(at.Child("name"), c.Name, noSuchPlugin))

@@ -17,12 +17,15 @@ import (
 const header = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
 // complete reads and completes a configuration, given without its header.
-func complete(body string) (config.Completed, error) {
+func complete(body string) (config.Completed, error) { return completeWith(config.Options{}, body) }
+
+// completeWith does so as it is meant with options.
+func completeWith(options config.Options, body string) (config.Completed, error) {
 	cfg, err := config.Decode([]byte(header + body))
 	if err != nil {
 		return config.Completed{}, err
 	}
-	return config.Complete(cfg, config.Options{})
+	return config.Complete(cfg, options)
 }
 
 func mustComplete(t *testing.T, body string) config.Completed {

@@ -4,7 +4,8 @@
 //
 // What kube-scheduler has and Berth has not is never dropped in silence. A plugin that is not built is accepted where it
 // stands by default; a configuration that names it is refused. Settings without a meaning in Berth are listed in
-// Completed.Notes. Convert turns configurations of older versions, and legacy policies, into v1.
+// Completed.Notes. DecodePluginServices reads which plugins of others there are besides, in processes of their own. Convert turns
+// configurations of older versions, and legacy policies, into v1.
 //
 // The package reads no files and no flags, and knows nothing of how plugins work: it says which of them run, where, in
 // which order and with which arguments.

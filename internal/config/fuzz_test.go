@@ -1,12 +1,18 @@
 package config_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	"sigs.k8s.io/yaml"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
 )
 
@@ -31,12 +37,14 @@ func FuzzDecode(f *testing.F) {
 	addConfigurations(f)
 	f.Add([]byte("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"))
 	f.Add([]byte(`{"apiVersion":"kubescheduler.config.k8s.io/v1","kind":"KubeSchedulerConfiguration","profiles":[{"pluginConfig":[{"name":"NodeResourcesFit","args":{}}]}]}`))
+	f.Add([]byte(header + "profiles: [{plugins: {multiPoint: {enabled: [{name: GPUModel, weight: 3}]}, score: {enabled: [{name: Price}]}}, pluginConfig: [{name: GPUModel, args: {a: [1]}}]}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cfg, err := config.Decode(data)
 		if err != nil {
 			return
 		}
-		first, err := config.Complete(cfg, config.Options{})
+		options := config.Options{Plugins: map[string][]string{"GPUModel": {"filter", "score"}, "Price": {"score"}}}
+		first, err := config.Complete(cfg, options)
 		if err != nil {
 			return
 		}
@@ -48,12 +56,73 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatalf("a completed configuration does not decode: %v\n%s", err, written)
 		}
-		second, err := config.Complete(again, config.Options{})
+		second, err := config.Complete(again, options)
 		if err != nil {
 			t.Fatalf("a completed configuration is refused: %v\n%s", err, written)
 		}
 		if diff := cmp.Diff(first.Profiles, second.Profiles); diff != "" {
 			t.Errorf("profiles (-first +completed again):\n%s", diff)
+		}
+		if one, two := inJSON(t, first.Arguments), inJSON(t, second.Arguments); one != two {
+			t.Errorf("arguments of plugins of services: %s, and %s when they are completed again", one, two)
+		}
+	})
+}
+
+// inJSON returns a value in JSON, with the keys of its objects in order.
+func inJSON(t *testing.T, value any) string {
+	t.Helper()
+	text, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err = yaml.YAMLToJSON(text); err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// FuzzDecodePluginServices: what is accepted is within bounds, means the same when it is written out, and a profile may enable all of it.
+func FuzzDecodePluginServices(f *testing.F) {
+	f.Add([]byte(fullServices))
+	f.Add([]byte(`{"apiVersion":"berth.dev/v1","kind":"PluginServices","services":[{"name":"a","address":"[::1]:1","timeout":"1ms","plugins":[{"name":"A","points":["score"]}]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		services, err := config.DecodePluginServices(data)
+		if err != nil {
+			return
+		}
+		for _, s := range services {
+			if s.Name == "" || s.Timeout.Duration <= 0 || s.Timeout.Duration > time.Minute || len(s.Plugins) == 0 || len(s.Plugins) > 64 || len(services) > 32 {
+				t.Fatalf("accepted: %+v", s)
+			}
+		}
+		again, err := config.DecodePluginServices([]byte(inJSON(t, map[string]any{"apiVersion": "berth.dev/v1", "kind": "PluginServices", "services": services})))
+		if diff := cmp.Diff(services, again); err != nil || diff != "" {
+			t.Fatalf("written out: %v (-first +again)\n%s", err, diff)
+		}
+		plugins := config.PluginsOf(services)
+		if len(plugins) > 1000 {
+			return // no list of a profile has so many entries
+		}
+		var enabled []configv1.Plugin
+		for name := range plugins {
+			enabled = append(enabled, configv1.Plugin{Name: name})
+		}
+		c, err := config.Complete(&configv1.KubeSchedulerConfiguration{Profiles: []configv1.KubeSchedulerProfile{
+			{Plugins: &configv1.Plugins{MultiPoint: configv1.PluginSet{Enabled: enabled}}},
+		}}, config.Options{Plugins: plugins})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, points := range plugins {
+			p := &c.Profiles[0]
+			scores := slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return w.Name == name && w.Weight == 1 })
+			if slices.Contains(p.Filters, name) != slices.Contains(points, "filter") || scores != slices.Contains(points, "score") {
+				t.Errorf("%s, of %v, is not where it runs", name, points)
+			}
+		}
+		if unused := config.Unused(services, c.Profiles); len(unused) > 0 {
+			t.Errorf("unused: %q", unused)
 		}
 	})
 }

@@ -17,9 +17,12 @@ type Options struct {
 	StorageCapacityScoring, VolumeLimitScaling bool
 	// RequireCSIDrivers is Berth's own; see cluster.Profile.
 	RequireCSIDrivers bool
+	// Plugins are those of plugin services, and the points of each.
+	Plugins map[string][]string
 }
 
-// OptionsOf returns the options by which profiles have been completed.
+// OptionsOf returns the options by which profiles have been completed. Of plugins of services it knows those that a profile has, and takes each at any point
+// where one can be.
 func OptionsOf(profiles []cluster.Profile) (o Options) {
 	for i := range profiles {
 		p := &profiles[i]
@@ -27,6 +30,7 @@ func OptionsOf(profiles []cluster.Profile) (o Options) {
 		o.VolumeLimitScaling = o.VolumeLimitScaling || p.VolumeLimitScaling
 		o.RequireCSIDrivers = o.RequireCSIDrivers || p.RequireCSIDrivers
 	}
+	o.Plugins = foreign(profiles)
 	return o
 }
 

@@ -24,10 +24,13 @@ func inTree() []engine.Plugin {
 	return slices.DeleteFunc(slices.Clone(engine.Plugins()), func(p engine.Plugin) bool { return len(p.Points) == 0 })
 }
 
-// lookUp returns a plugin, nil if kube-scheduler has none of that name.
-func lookUp(name string) *engine.Plugin {
+// lookUp returns a plugin, nil if neither kube-scheduler nor a plugin service has one of that name.
+func (o Options) lookUp(name string) *engine.Plugin {
 	if p := engine.PluginOf(name); p != nil && len(p.Points) > 0 {
 		return p
+	}
+	if points := o.Plugins[name]; points != nil {
+		return &engine.Plugin{Descriptor: &engine.Descriptor{Name: name, Points: points}}
 	}
 	return nil
 }
@@ -117,12 +120,12 @@ type resolved struct {
 }
 
 // resolve spreads what is enabled for all points over the points where it runs.
-func resolve(p *configv1.Plugins) resolved {
+func (o Options) resolve(p *configv1.Plugins) resolved {
 	out := resolved{at: make(map[string][]string), weights: make(map[string]int64)}
 	sets := pluginSets(p)
 	everywhere := sets[0].set
 	for _, s := range sets[1:] {
-		out.at[s.point] = expand(s, everywhere)
+		out.at[s.point] = o.expand(s, everywhere)
 	}
 	for _, e := range slices.Concat(p.Score.Enabled, everywhere.Enabled) {
 		if _, ok := out.weights[e.Name]; ok {
@@ -138,12 +141,12 @@ func resolve(p *configv1.Plugins) resolved {
 
 // checkEntries finds entries of a profile, as written, that cannot run: unknown names, points that a plugin has nothing to
 // do at, and duplicates.
-func checkEntries(path *field.Path, p *configv1.Plugins) (errs field.ErrorList) {
+func (o Options) checkEntries(path *field.Path, p *configv1.Plugins) (errs field.ErrorList) {
 	for _, s := range pluginSets(p) {
 		seen := make(map[string]bool)
 		for i, e := range s.set.Enabled {
 			at := path.Child(s.point, "enabled").Index(i)
-			known := lookUp(e.Name)
+			known := o.lookUp(e.Name)
 			switch {
 			case known == nil:
 				errs = append(errs, field.Invalid(at.Child("name"), e.Name, noSuchPlugin))
@@ -160,21 +163,21 @@ func checkEntries(path *field.Path, p *configv1.Plugins) (errs field.ErrorList) 
 	return errs
 }
 
-const noSuchPlugin = "does not exist: Berth has no plugin of that name and loads none from outside"
+const noSuchPlugin = "does not exist: Berth has no plugin of that name, nor has a service of --plugin-services"
 
 // interfaceOf is what kube-scheduler calls a plugin of a point.
 func interfaceOf(point string) string { return string(point[0]-'a'+'A') + point[1:] + "Plugin" }
 
 // expand returns the plugins of a point in order: those enabled both at the point and everywhere, as the point orders
 // them; those enabled everywhere only; those enabled at the point only.
-func expand(s pluginSet, everywhere *configv1.PluginSet) []string {
+func (o Options) expand(s pluginSet, everywhere *configv1.PluginSet) []string {
 	has := func(list []configv1.Plugin, name string) bool {
 		return slices.ContainsFunc(list, func(p configv1.Plugin) bool { return p.Name == name })
 	}
 	var both, spread, own []string
 	withoutSpread := has(s.set.Disabled, all)
 	spreads := func(name string) bool {
-		known := lookUp(name)
+		known := o.lookUp(name)
 		return !withoutSpread && known != nil && known.RunsAt(s.point) && !has(s.set.Disabled, name)
 	}
 	for _, e := range s.set.Enabled {

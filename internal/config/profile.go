@@ -17,7 +17,7 @@ import (
 // profileOf makes of a profile of cfg what the roles are told. Both have their defaults.
 func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedulerProfile, r resolved, options Options) cluster.Profile {
 	out := cluster.Profile{
-		SchedulerName: *p.SchedulerName, PreFilters: built(r.at["preFilter"]), Filters: built(r.at["filter"]),
+		SchedulerName: *p.SchedulerName, PreFilters: options.built(r.at["preFilter"]), Filters: options.built(r.at["filter"]),
 		PercentageOfNodesToScore: *cfg.PercentageOfNodesToScore,
 		// With what is not built: its say is part of the text that tells why a pod fits nowhere.
 		PostFilters:        r.at["postFilter"],
@@ -52,8 +52,8 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 	if options.StorageCapacityScoring && len(out.StorageShape) == 0 { // the plugin does not run
 		out.StorageShape = points(standardStorageShape())
 	}
-	for _, name := range built(r.at["score"]) {
-		if lookUp(name).Scores(&out) {
+	for _, name := range options.built(r.at["score"]) {
+		if p := engine.PluginOf(name); p == nil || p.Scores(&out) { // a service's scores wherever it runs
 			out.Weights = append(out.Weights, cluster.PluginWeight{Name: name, Weight: r.weights[name]})
 		}
 	}
@@ -86,9 +86,9 @@ func candidatesOf(p *configv1.KubeSchedulerProfile) engine.CandidateNodes {
 }
 
 // built leaves out what Berth does not have.
-func built(names []string) []string {
+func (o Options) built(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		known := lookUp(name)
+		known := o.lookUp(name)
 		return known == nil || known.Unbuilt
 	})
 }

@@ -47,7 +47,7 @@ func TestTotalsAmongNodesAreThoseWithoutTheOthers(t *testing.T) {
 				among = nil
 			}
 			var known bool
-			if totals[cordoned], known = NewEvaluator(EvaluatorConfig{}).TotalsAmong(w.st, Subject{Class: class, Labels: mine}, among); !known {
+			if totals[cordoned], _, known = NewEvaluator(EvaluatorConfig{}).TotalsAmong(w.st, Subject{Class: class, Labels: mine}, among, nil); !known {
 				t.Fatal("the state does not know the class")
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,36 @@ import (
 )
 
 func testContext() context.Context { return context.Background() }
+
+// Plugins of services are not asked, and nothing is said in their name: neither that they reject a node nor that they score one.
+func TestPluginsOfServicesSayNothingInExplanations(t *testing.T) {
+	seen := make(map[string]int)
+	clustertest.CheckUntil(t, clustertest.Unseen(seen, "candidates", "rejections"), func(t *rapid.T) {
+		st := randomState(t)
+		with := st.Clone()
+		settings := st.Settings
+		settings.Profiles = slices.Clone(settings.Profiles)
+		for k := range settings.Profiles {
+			p := &settings.Profiles[k]
+			p.Filters = slices.Concat([]string{"GPUModel"}, p.Filters, []string{"Licences"})
+			p.Weights = slices.Concat([]cluster.PluginWeight{{Name: "GPUModel", Weight: 100}}, p.Weights, []cluster.PluginWeight{{Name: "Price", Weight: 2}})
+		}
+		apply(t, st, cluster.SettingsSet{Settings: st.Settings}) // for the version
+		apply(t, with, cluster.SettingsSet{Settings: settings})
+		for id := range st.Pods() {
+			want, got := explained(t, st, id), explained(t, with, id)
+			if !reflect.DeepEqual(want, got) {
+				t.Fatalf("without them\n%+v\nwith them\n%+v", want, got)
+			}
+			if len(got.Candidates) > 0 {
+				seen["candidates"]++
+			}
+			if len(got.Rejections) > 0 {
+				seen["rejections"]++
+			}
+		}
+	})
+}
 
 func TestCountsAddUpToTheNodes(t *testing.T) {
 	seen := make(map[string]int)

@@ -135,6 +135,9 @@ func IgnoredResources(extenders []configv1.Extender) (out []string) {
 	return out
 }
 
+// Len returns how many extenders there are.
+func (s *Set) Len() int { return len(s.extenders) }
+
 // Close closes the connections that no call uses.
 func (s *Set) Close() {
 	for _, e := range s.extenders {

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source/kube"
@@ -200,6 +201,8 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}`), 0o600))
 	src, err := kube.New(kube.Config{Kubeconfig: kubeconfig, SchedulerNames: []string{"default-scheduler"}, Metrics: as("binder")})
 	must(err)
 	lease, err := src.Lease(kube.LeaseConfig{Namespace: "n", Name: "l", Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: time.Second})
+	must(err)
+	_, err = pluginhost.New(pluginhost.Config{Log: log, Metrics: as("binder")})
 	must(err)
 	_, err = extender.NewObserver(as("binder"), log)
 	must(err)

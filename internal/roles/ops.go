@@ -74,6 +74,9 @@ func (o *operations) sayBinder(cl Cluster) {
 	if cl.Election != nil {
 		o.own["binder"].(map[string]any)["sharedNames"] = cl.Election.Names
 	}
+	if len(cl.PluginServices) > 0 {
+		o.own["binder"].(map[string]any)["pluginServices"] = cl.PluginServices
+	}
 }
 
 // sayGateway does the same for a gateway. Files of tokens are named, never read.

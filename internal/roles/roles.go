@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,10 +21,12 @@ import (
 	"github.com/berth-scheduler/berth/gateway/web"
 	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
 	"github.com/berth-scheduler/berth/internal/member"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -48,8 +51,11 @@ type Cluster struct {
 	Candidates map[string]engine.CandidateNodes
 	// Extenders are asked where pods go that interest them, and bind these; with a kube source only.
 	Extenders []configv1.Extender
-	Election  *Election       // by which names are shared with other schedulers of a kube source; nil: none is
-	Config    json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
+	// PluginServices have the plugins of Settings' profiles that are not Berth's own; PluginArguments are what the profiles give these.
+	PluginServices  []config.PluginService
+	PluginArguments config.Arguments
+	Election        *Election       // by which names are shared with other schedulers of a kube source; nil: none is
+	Config          json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
 }
 
 // Election says which scheduler names other schedulers of the cluster may have too, and by which Lease all agree who places their pods.
@@ -233,9 +239,15 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, BindTimeouts: cl.BindTimeouts, LeaseTTL: e.LeaseTTL, BindWorkers: bindWorkers,
 		Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
 	}
-	if cluster, ok := src.(*kube.Source); ok && extenders != nil {
-		cfg.Extenders, cfg.Objects, cfg.Candidates = extenders, cluster, cl.Candidates
+	var objects pluginhost.Objects
+	if cluster, ok := src.(*kube.Source); ok {
+		cfg.Extenders, cfg.Objects, cfg.Candidates, objects = extenders, cluster, cl.Candidates, cluster
 	}
+	plugins, endPlugins, err := e.plugins(cl, objects, e.metrics(id))
+	if err != nil {
+		return err
+	}
+	cfg.Plugins = plugins
 	if cluster, ok := src.(*kube.Source); ok && cl.Election != nil {
 		by := cl.Election
 		cfg.Lease, err = cluster.Lease(kube.LeaseConfig{
@@ -253,6 +265,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	r.register, r.ready, r.available = s.Register, s.Ready, s.Available
 	r.version, r.head, r.digest = s.Version, s.Version, s.Digest
 	g.Go(func() error {
+		defer endPlugins()
 		if extenders != nil {
 			defer extenders.Close()
 		}
@@ -297,6 +310,9 @@ func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Reg
 			cfg.TouchedNodes = extenders.Can(extender.Filter) != 0 // others refuse none
 			cfg.KeepNodes = extenders.Full(extenders.Can(extender.Filter) | extenders.Can(extender.Prioritize))
 			cfg.KeepPods = extenders.Full(extenders.Can(extender.Preempt))
+		}
+		if slices.ContainsFunc(cl.PluginServices, func(s config.PluginService) bool { return s.Objects }) {
+			cfg.TouchedNodes, cfg.KeepNodes = true, true
 		}
 		return kube.New(cfg)
 	}

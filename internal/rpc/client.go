@@ -67,14 +67,16 @@ func dialOptions(cfg Config) []grpc.DialOption {
 			cutStream,
 		),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(cfg.Largest), grpc.MaxCallSendMsgSize(cfg.Largest)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{
-			Time: clientPingEvery, Timeout: clientPingWait, PermitWithoutStream: true,
-		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 5 * time.Second,
 		}),
 	}
+	pings := keepalive.ClientParameters{Time: clientPingEvery, Timeout: clientPingWait, PermitWithoutStream: true}
+	if cfg.Outside {
+		pings = keepalive.ClientParameters{Time: outsidePingEvery, Timeout: outsidePingWait}
+	}
+	options = append(options, grpc.WithKeepaliveParams(pings))
 	if cfg.TLS != nil {
 		options = append(options, grpc.WithTransportCredentials(cfg.TLS.Client))
 		if cfg.TLS.Servers != nil {

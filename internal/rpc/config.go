@@ -16,6 +16,7 @@ type Config struct {
 	Trace   trace.TracerProvider // nil means no tracing
 	TLS     *TLS                 // nil means plaintext, and that everybody may do everything
 	Turns   *Turns               // in which servers that are open to people work; nil means that they do not wait for any
+	Outside bool                 // clients call servers that are none of Berth's, and ping them so seldom that none takes it for an attack
 	Largest int                  // message that is sent and received, in bytes; 0 means [MessageLimit]
 }
 
@@ -57,11 +58,13 @@ const (
 // Keepalive, in one place because both sides must agree: a server answers a client that pings more often than
 // it allows with GOAWAY "too_many_pings".
 const (
-	clientPingEvery = 10 * time.Second // the least that grpc-go lets a client use
-	clientPingWait  = 5 * time.Second  // without an answer for this long the connection is dead
-	serverPingFloor = 5 * time.Second  // the server's MinTime; must not exceed clientPingEvery
-	serverPingEvery = 30 * time.Second
-	serverPingWait  = 10 * time.Second
+	clientPingEvery  = 10 * time.Second // the least that grpc-go lets a client use
+	clientPingWait   = 5 * time.Second  // without an answer for this long the connection is dead
+	outsidePingEvery = 6 * time.Minute  // gRPC's servers let clients ping every 5 min, if a stream is open, unless they are told otherwise
+	outsidePingWait  = 20 * time.Second // also for what is sent: with pings, gRPC has the kernel give a connection up that does not take it for so long
+	serverPingFloor  = 5 * time.Second  // the server's MinTime; must not exceed clientPingEvery
+	serverPingEvery  = 30 * time.Second
+	serverPingWait   = 10 * time.Second
 )
 
 const (

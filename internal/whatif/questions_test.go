@@ -3,6 +3,8 @@ package whatif
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -259,6 +261,23 @@ profiles:
 	}
 	if _, _, err := Configured(was, []byte("kind: Pod")); err == nil {
 		t.Error("a pod is a configuration")
+	}
+}
+
+// Nobody but binders knows which plugin services there are: a gateway knows what the present profiles have of them.
+func TestAConfigurationMayHaveThePluginsOfServicesThatThePresentOneHas(t *testing.T) {
+	was := settings()
+	was.Profiles[0].Filters = append(slices.Clone(was.Profiles[0].Filters), "GPUModel")
+	const head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+	got, notes, err := Configured(was, []byte(head+"profiles: [{plugins: {multiPoint: {enabled: [{name: GPUModel, weight: 3}]}}, pluginConfig: [{name: GPUModel, args: {a: b}}]}]"))
+	if err != nil || len(notes) != 0 {
+		t.Fatal(err, notes)
+	}
+	if p := got.Profiles[0]; p.Filters[len(p.Filters)-1] != "GPUModel" || p.Weights[len(p.Weights)-1] != (cluster.PluginWeight{Name: "GPUModel", Weight: 3}) {
+		t.Errorf("%+v", p)
+	}
+	if _, _, err := Configured(was, []byte(head+"profiles: [{plugins: {filter: {enabled: [{name: Licences}]}}}]")); err == nil || !strings.Contains(err.Error(), `"Licences": does not exist`) {
+		t.Errorf("with another plugin: %v", err)
 	}
 }
 

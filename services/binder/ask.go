@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
@@ -70,12 +72,12 @@ func (t *term) within(ctx context.Context) (within context.Context, done func())
 	return within, func() { cancel(nil); <-ended }
 }
 
-// asks returns which extenders are to be asked where a pod goes. The caller holds the ledger's lock.
-func (t *term) asks(uid string) extender.Interest {
+// asks returns which extenders and plugin services are to be asked where a pod goes. The caller holds the ledger's lock.
+func (t *term) asks(st *cluster.State, row *cluster.PodRow) extender.Interest {
 	if t.extenders == nil {
 		return 0
 	}
-	return t.ledger.interests[uid] & t.extenders.places
+	return t.extenders.asked(t.ledger.interests[row.UID], st.Class(row.Class).Spec.SchedulerName)
 }
 
 // binders returns which extenders bind a pod. The caller holds the ledger's lock.
@@ -86,10 +88,10 @@ func (t *term) binders(uid string) extender.Interest {
 	return t.ledger.interests[uid] & t.extenders.binds
 }
 
-// tellAsk says that extenders are to be asked about a pod.
+// tellAsk says that extenders or plugin services are to be asked about a pod.
 func (t *term) tellAsk(out *binderv1.Outcome, in extender.Interest) {
 	out.Result, out.Turn = binderv1.Outcome_RESULT_ASK, uint64(in)
-	out.AskMilliseconds = (mostAsks*2*t.extenders.set.Longest(in) + askSlack).Milliseconds() // twice: of the node that it is nominated to, too
+	out.AskMilliseconds = (mostAsks*2*t.extenders.longest(in) + askSlack).Milliseconds() // twice: of the node that it is nominated to, too
 }
 
 // ask asks the extenders that a pod interests, and places it on the node that is best then. One pod is asked about at a time, as far as its
@@ -155,6 +157,11 @@ type asked struct {
 	pod     cluster.Pod // as it was when it was first looked at
 	subject engine.Subject
 	told    *extender.Pod
+	sent    *corev1.Pod        // nil: nobody is
+	judges  *pluginhost.Asking // nil: no plugin service is asked, or it has to be begun
+	scratch *scratch
+	most    int  // of the nodes that [asked.all] has returned last, this many are enough
+	alike   bool // of the nodes that [asked.among] has returned last, none scores otherwise if others of them are taken away
 
 	last  bool      // what is asked now is asked no more
 	alone rejection // of the node that it is nominated to, asked about by itself
@@ -167,8 +174,8 @@ type asked struct {
 
 // rejection is what extenders have said that have left no node.
 type rejection struct {
-	version cluster.Version // of what they were asked about
-	refused map[string]extender.Refusal
+	version cluster.Version               // of what they were asked about
+	refused map[string]pluginhost.Refusal // by node
 	err     error
 }
 
@@ -189,9 +196,10 @@ func (a *asked) over() bool { return a.resp != nil || a.err != nil || a.broken !
 // sight is what is to be asked about a pod, as the ledger was at a version.
 type sight struct {
 	version cluster.Version
-	nodes   []seenNode // in the class's own order
+	nodes   []seenNode // in no order
 	count   int        // how many nodes there are
 	apart   bool       // the node that the pod is nominated to can run it, and is not among these
+	sure    *seenNode  // nil: plugin services are to be asked; else the best, whatever they would say
 }
 
 // seenNode is a node that can run the pod, and what it scores.
@@ -206,13 +214,18 @@ func (a *asked) answer(ctx context.Context) {
 	defer done()
 	a.unbound.addStuck(1)
 	defer a.unbound.addStuck(-1)
+	a.scratch = scratches.Get().(*scratch)
+	defer func() {
+		clear(a.scratch.seen[:cap(a.scratch.seen)]) // of names
+		scratches.Put(a.scratch)
+	}()
 	a.run(ctx)
 }
 
 func (a *asked) run(ctx context.Context) {
 	// 1. Is there anything to ask?
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
-		a.pod, a.subject, a.in = row.Pod, engine.SubjectOf(&row.Pod), a.asks(row.UID)
+		a.pod, a.subject, a.in = row.Pod, engine.SubjectOf(&row.Pod), a.asks(st, row)
 	})
 	if a.over() {
 		return
@@ -226,18 +239,7 @@ func (a *asked) run(ctx context.Context) {
 		return
 	}
 	// 2. What is it? Until that is known, it keeps nobody from their turn.
-	object, err := a.object(ctx, a.pod.Namespace, a.pod.Name)
-	switch {
-	case err != nil:
-		a.log.Warn("pod not read that extenders are to be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)
-		if a.err = a.ends(ctx, nil); a.err == nil {
-			a.result(binderv1.Outcome_RESULT_FAILED, "")
-			a.resp.Error = extender.Short("read the pod: " + err.Error())
-		}
-		return
-	case object == nil || string(object.UID) != a.pod.UID: // the log will tell
-		a.result(binderv1.Outcome_RESULT_FAILED, conflictGone)
-		a.resp.Error = "the API server has no such pod any more"
+	if a.extenders.needsPod(a.in) && !a.readPod(ctx) {
 		return
 	}
 	leave, err := a.extenders.take(ctx, a.in)
@@ -246,17 +248,23 @@ func (a *asked) run(ctx context.Context) {
 		return
 	}
 	defer leave()
-	object.TypeMeta, object.ManagedFields = metav1.TypeMeta{}, nil
-	a.told = extender.NewPod(object)
+	defer func() {
+		if a.judges != nil {
+			a.judges.Done()
+		}
+	}()
 	// 3. Ask, until the node that is best has not changed meanwhile.
 	for k := range mostAsks {
 		a.last, a.alone = k == mostAsks-1, rejection{}
+		if !a.begin(ctx) {
+			return
+		}
 		if s, is := a.look(true); is {
 			if changed := a.try(ctx, s, true); changed {
 				continue
 			}
 		}
-		if a.over() {
+		if a.over() || !a.begin(ctx) { // a call about that node may have ended a session
 			return
 		}
 		s, is := a.look(false)
@@ -272,6 +280,27 @@ func (a *asked) run(ctx context.Context) {
 		}
 	}
 	a.result(binderv1.Outcome_RESULT_RETRY, conflictExhausted)
+}
+
+// readPod reads the pod, as it is sent. False: that is the result.
+func (a *asked) readPod(ctx context.Context) bool {
+	object, err := a.object(ctx, a.pod.Namespace, a.pod.Name)
+	switch {
+	case err != nil:
+		a.log.Warn("pod not read that extenders are to be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)
+		if a.err = a.ends(ctx, nil); a.err == nil {
+			a.result(binderv1.Outcome_RESULT_FAILED, "")
+			a.resp.Error = extender.Short("read the pod: " + err.Error())
+		}
+		return false
+	case object == nil || string(object.UID) != a.pod.UID: // the log will tell
+		a.result(binderv1.Outcome_RESULT_FAILED, conflictGone)
+		a.resp.Error = "the API server has no such pod any more"
+		return false
+	}
+	object.TypeMeta, object.ManagedFields = metav1.TypeMeta{}, nil
+	a.sent, a.told = object, extender.NewPod(object)
+	return true
 }
 
 // object reads a pod, nil if there is none, in a few tries.
@@ -346,7 +375,7 @@ func (a *asked) stands(st *cluster.State, row *cluster.PodRow) (result binderv1.
 func (a *asked) look(nominated bool) (s sight, ok bool) {
 	result, conflict := binderv1.Outcome_RESULT_UNSPECIFIED, ""
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
-		s.version, s.count = st.Version(), st.Nodes.Count()
+		s.version, s.count, a.most = st.Version(), st.Nodes.Count(), 1
 		if nominated && (row.Nominated == "" || row.RequiredNode != "") {
 			return
 		}
@@ -362,6 +391,7 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 			case nominated, row.RequiredNode != "":
 				if fits {
 					s.nodes = []seenNode{{engine.NodeTotal{Node: one}, st.Nodes.Spec[one].Name}}
+					a.collect(st, s.nodes)
 				}
 				if why := a.evaluator.FailsAsNominated(st, id); why != nil && !fits && nominated {
 					result, conflict = binderv1.Outcome_RESULT_NO_FIT, conflictNoFit // the next attempt says why
@@ -375,6 +405,9 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 					others, _ := a.evaluator.Node(st, a.subject, cluster.NoPod, one)
 					s.apart = !others.Feasible()
 				}
+			}
+			if s.sure = a.sure(st, s.nodes); s.sure == nil {
+				a.collect(st, s.nodes)
 			}
 		})
 		if !judged || !nominated && len(s.nodes) == 0 && !(s.apart && a.alone.failed()) {
@@ -390,32 +423,59 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 // failed reports whether extenders have been asked about the node, and have not left it.
 func (w *rejection) failed() bool { return w.err != nil || w.refused != nil }
 
-// all returns all nodes that can run the pod but for one, which may be cluster.NoNode, or as many as the profile says, and what these score among themselves. The
-// caller holds the ledger's lock.
+// scratch is room that questions use one after the other: nodes are many, and most of them are looked at for one pod and no more.
+type scratch struct {
+	totals  []engine.NodeTotal
+	seen    []seenNode
+	indexes []cluster.NodeIndex
+	sums    []int64
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// all returns all nodes that can run the pod but for one, which may be cluster.NoNode, or as many as the profile says, and what these score among themselves. Those that plugin services
+// are known to refuse are not among them, unless there are no others. The caller holds the ledger's lock.
 func (a *asked) all(st *cluster.State, row *cluster.PodRow, but cluster.NodeIndex) []seenNode {
 	var among cluster.Bitmap
 	if but != cluster.NoNode {
 		among = slices.Clone(st.Nodes.Live)
 		among.Clear(but)
 	}
-	nodes := a.among(st, among)
-	most := len(nodes)
-	if p := a.ledger.profile(row); p != nil {
-		most = enough(st.Nodes.Count(), p.PercentageOfNodesToScore)
+	var nodes []seenNode
+	if a.judges != nil {
+		left := slices.Clone(among)
+		if left == nil {
+			left = slices.Clone(st.Nodes.Live)
+		}
+		if a.judges.Excluded(st, a.subject, left) {
+			nodes = a.among(st, left)
+		}
 	}
-	if len(nodes) <= most {
+	if len(nodes) == 0 {
+		nodes = a.among(st, among)
+	}
+	a.most = len(nodes)
+	if p := a.ledger.profile(row); p != nil {
+		a.most = enough(st.Nodes.Count(), p.PercentageOfNodesToScore)
+	}
+	if len(nodes) <= a.most || a.judges != nil { // as many as plugins leave
 		return nodes
 	}
-	return a.among(st, bitmapOf(st, a.extenders.sample(nodes, most)))
+	return a.among(st, bitmapOf(st, a.extenders.sample(nodes, a.most)))
 }
 
-// among returns the nodes among some that can run the pod, and what they score if these are all; nil are all. The caller holds the ledger's lock.
+// among returns the nodes among some that can run the pod, and what they score if these are all; nil are all. What was returned before is not that any more. The caller holds the
+// ledger's lock.
 func (a *asked) among(st *cluster.State, some cluster.Bitmap) []seenNode {
-	totals, _ := a.evaluator.TotalsAmong(st, a.subject, some)
-	nodes := make([]seenNode, len(totals))
-	for k, n := range totals {
-		nodes[k] = seenNode{n, st.Nodes.Spec[n.Node].Name}
+	nodes := a.scratch.seen[:0]
+	totals, alike, ok := a.evaluator.TotalsAmong(st, a.subject, some, a.scratch.totals[:0])
+	if a.alike = alike; ok {
+		a.scratch.totals = totals
+		for _, n := range totals {
+			nodes = append(nodes, seenNode{n, st.Nodes.Spec[n.Node].Name})
+		}
 	}
+	a.scratch.seen = nodes
 	return nodes
 }
 
@@ -430,27 +490,55 @@ func bitmapOf(st *cluster.State, nodes []seenNode) cluster.Bitmap {
 // try asks about some nodes, and places the pod on the best, unless that has changed meanwhile. Of the one that the pod is nominated to, neither that it is
 // refused, nor that an extender fails, is a result: then all are asked about.
 func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool) {
-	// 1. Filter.
-	asked := a.extenders.nodesOf(s.nodes, a.extenders.set.Full(a.in), s.count)
-	filtered, err := a.extenders.set.Filter(ctx, a.told, asked)
+	if s.sure != nil {
+		a.place(*s.sure, s.version)
+		return !a.over()
+	}
+	// 1. Filter: plugins first, as in kube-scheduler.
+	left, why, err := a.judged(ctx, s)
+	if errors.Is(err, pluginhost.ErrAgain) {
+		return true
+	}
+	if a.judges != nil && !nominated && len(left) > a.most {
+		left = a.extenders.sample(left, a.most)
+	}
+	var filtered extender.Filtered
+	if ext := a.extenders.extendersOf(a.in); err == nil && len(left) > 0 && ext != 0 {
+		asked := a.extenders.nodesOf(left, a.extenders.set.Full(ext), s.count)
+		if len(asked) == 0 { // they have all gone
+			return true
+		}
+		if filtered, err = a.extenders.set.Filter(ctx, a.told, asked); err == nil {
+			names := namesOf(filtered.Nodes)
+			left = slices.DeleteFunc(slices.Clone(left), func(n seenNode) bool { return !names[n.name] })
+			for name, r := range filtered.Refused {
+				why[name] = pluginhost.Refusal{Plugin: extender.Plugin, Reason: r.Reason, Unresolvable: r.Unresolvable}
+			}
+			if len(filtered.Nodes) > 0 && len(left) == 0 { // they have gone
+				return true
+			}
+		}
+	}
 	switch {
 	case ctx.Err() != nil:
 		a.err = context.Cause(ctx)
 		return false
 	case err != nil && nominated:
-		a.log.Error("the node that a pod is nominated to cannot be asked about", "pod", a.told.String(), "node", s.nodes[0].name, "err", extender.Short(err.Error()))
+		a.log.Error("the node that a pod is nominated to cannot be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "node", s.nodes[0].name, "err", extender.Short(err.Error()))
 		a.alone = rejection{version: s.version, err: err}
 		return false
 	case err != nil:
 		a.end(rejection{err: err})
 		return false
-	case len(asked) == 0: // they have all gone
-		return true
-	case len(filtered.Nodes) == 0 && nominated:
-		a.alone = rejection{version: s.version, refused: filtered.Refused}
+	case len(left) == 0 && nominated:
+		a.alone = rejection{version: s.version, refused: why}
 		return false
-	case len(filtered.Nodes) == 0:
-		why := rejection{version: s.version, refused: filtered.Refused}
+	case len(left) == 0:
+		a.addKnown(why)
+		if a.over() {
+			return false
+		}
+		why := rejection{version: s.version, refused: why}
 		if a.alone.failed() { // what happened behind either question may help
 			why.version = a.alone.version
 			for name, r := range a.alone.refused {
@@ -466,19 +554,21 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		return false
 	}
 	// 2. What do those score that are left, among themselves?
-	left := s.nodes
-	if names := namesOf(filtered.Nodes); len(names) < len(s.nodes) { // an answer may name a node twice
-		if left = a.left(s.nodes, names); a.over() || len(left) == 0 {
+	if len(left) < len(s.nodes) {
+		if left = a.left(left); a.over() || len(left) == 0 {
 			return true
 		}
 	}
 	// 3. Prioritize, and choose.
 	best := left[0]
-	if len(filtered.Nodes) > 1 {
-		scores, err := a.extenders.set.Prioritize(ctx, a.told, filtered.Nodes)
-		if err != nil {
-			a.err = a.ends(ctx, err)
-			return false
+	if len(left) > 1 || len(filtered.Nodes) > 1 {
+		a.addScores(left)
+		var scores map[string]int64
+		if len(filtered.Nodes) > 0 {
+			if scores, err = a.extenders.set.Prioritize(ctx, a.told, filtered.Nodes); err != nil {
+				a.err = a.ends(ctx, err)
+				return false
+			}
 		}
 		best = choose(left, scores)
 	}
@@ -510,11 +600,11 @@ func namesOf(nodes []*extender.Node) map[string]bool {
 	return names
 }
 
-// left returns those of some nodes that extenders have left, by name, and that can still run the pod, with what they score if these are all.
-func (a *asked) left(nodes []seenNode, names map[string]bool) (out []seenNode) {
+// left returns those of some nodes that can still run the pod, with what they score if these are all.
+func (a *asked) left(nodes []seenNode) (out []seenNode) {
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
 		for _, n := range nodes {
-			if names[n.name] && a.isNode(st, n) {
+			if a.isNode(st, n) {
 				out = append(out, n)
 			}
 		}
@@ -534,14 +624,14 @@ func (a *asked) isNode(st *cluster.State, n seenNode) bool {
 }
 
 // choose returns the node with the highest total once the extenders' scores have been added; of equal ones, as in kube-scheduler, one that an
-// extender has scored, and else the first.
+// extender has scored, and else the first in the class's order.
 func choose(nodes []seenNode, scores map[string]int64) seenNode {
 	var best seenNode
 	has := false
 	for i, n := range nodes {
 		score, scored := scores[n.name]
 		n.Total += extender.Scale * score
-		if i == 0 || n.Total > best.Total || n.Total == best.Total && scored && !has {
+		if i == 0 || n.Total > best.Total || n.Total == best.Total && (scored && !has || scored == has && n.Tie < best.Tie) {
 			best, has = n, scored
 		}
 	}
@@ -577,7 +667,7 @@ func (a *asked) place(n seenNode, since cluster.Version) {
 			result, conflict = binderv1.Outcome_RESULT_BUSY, conflictBusy
 			return nil
 		}
-		if !a.isNode(st, n) || a.changed(st, n.Node, since) {
+		if !a.isNode(st, n) || a.changed(st, n.Node, since) || !a.isJudged(st, n.Node) {
 			return nil
 		}
 		chosen := engine.NoFit
@@ -623,15 +713,16 @@ func (a *asked) changed(st *cluster.State, i cluster.NodeIndex, since cluster.Ve
 	return st.Nodes.Modified[i] > since.Seq
 }
 
-// countRefusals counts nodes by what extenders say of them, the most frequent reasons first, as many as mostRefusals and maxRefusals let; of more, the last stands for others.
-func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
-	counts := make(map[extender.Refusal]*engine.VerdictCount)
+// countRefusals counts nodes by what extenders and plugin services say of them, the most frequent reasons first, as many as mostRefusals and maxRefusals let; of more, the last stands
+// for others.
+func countRefusals(refused map[string]pluginhost.Refusal) []engine.VerdictCount {
+	counts := make(map[pluginhost.Refusal]*engine.VerdictCount)
 	for _, name := range slices.Sorted(maps.Keys(refused)) {
 		r := refused[name]
 		r.Reason = extender.Short(r.Reason)
 		c := counts[r]
 		if c == nil {
-			c = &engine.VerdictCount{Plugin: extender.Plugin, Reason: r.Reason, Unresolvable: r.Unresolvable}
+			c = &engine.VerdictCount{Plugin: r.Plugin, Reason: r.Reason, Unresolvable: r.Unresolvable}
 			counts[r] = c
 		}
 		if c.Count++; len(c.Examples) < 3 {
@@ -659,7 +750,10 @@ func countRefusals(refused map[string]extender.Refusal) []engine.VerdictCount {
 		return out
 	}
 	told = min(told, mostRefusals-1)
-	others := engine.VerdictCount{Plugin: extender.Plugin, Reason: "other reasons of extenders"}
+	others := engine.VerdictCount{Plugin: out[told].Plugin, Reason: "other reasons of extenders"}
+	if others.Plugin != extender.Plugin {
+		others.Reason = "other reasons of plugin services"
+	}
 	for _, c := range out[told:] {
 		others.Count += c.Count
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
 	"github.com/berth-scheduler/berth/test/bubble"
@@ -531,9 +532,9 @@ func TestAShardThatIsLostWhileExtendersThinkPlacesNothing(t *testing.T) {
 
 // What an extender says of a node is told with its name, which may be anything.
 func TestNamesOfNodesThatExtendersRefuseAreBounded(t *testing.T) {
-	all := make(map[string]extender.Refusal)
+	all := make(map[string]pluginhost.Refusal)
 	for k := range 3 * mostRefusals {
-		all[fmt.Sprint(k, strings.Repeat("x", extender.MaxText))] = extender.Refusal{Reason: fmt.Sprint("no ", k%mostRefusals)}
+		all[fmt.Sprint(k, strings.Repeat("x", extender.MaxText))] = pluginhost.Refusal{Plugin: extender.Plugin, Reason: fmt.Sprint("no ", k%mostRefusals)}
 	}
 	bytes, nodes := 0, int32(0)
 	for _, v := range countRefusals(all) {
@@ -545,7 +546,7 @@ func TestNamesOfNodesThatExtendersRefuseAreBounded(t *testing.T) {
 	if nodes != 3*mostRefusals || bytes > 2*maxRefusals {
 		t.Errorf("%d bytes are told of %d nodes", bytes, nodes)
 	}
-	for _, v := range countRefusals(map[string]extender.Refusal{strings.Repeat("x", 1<<20): {Reason: "no"}}) {
+	for _, v := range countRefusals(map[string]pluginhost.Refusal{strings.Repeat("x", 1<<20): {Reason: "no"}}) {
 		for _, name := range v.Examples {
 			if len(name) > extender.MaxText+len("…") {
 				t.Errorf("an example of %d bytes", len(name))
@@ -823,7 +824,7 @@ func TestAPanicWhileExtendersAreAskedKeepsNoRoom(t *testing.T) {
 // that is only busy.
 func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		e := newExtenders(new(extender.Set), nil)
+		e := newExtenders(new(extender.Set), nil, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		leave, err := e.take(ctx, 1)
 		if err != nil {
@@ -889,7 +890,7 @@ func TestFewWaitForAnExtenderThatHangs(t *testing.T) {
 func TestNodesAreEncodedOnce(t *testing.T) {
 	src := newFakeSource()
 	kept := map[string]*corev1.Node{}
-	e := newExtenders(new(extender.Set), keptObjects{objects{src}, kept})
+	e := newExtenders(new(extender.Set), nil, keptObjects{objects{src}, kept})
 	var seen []seenNode
 	const nodes = 3000
 	for i := range cluster.NodeIndex(nodes) {
@@ -940,12 +941,12 @@ func TestASampleOfNodesIsScoredByItself(t *testing.T) {
 		c.Settings.Profiles[0].PercentageOfNodesToScore = 1
 	})
 	b.active()
-	a := asked{term: b.open(), req: b.question(1, "p")}
+	a := asked{term: b.open(), req: b.question(1, "p"), scratch: new(scratch)}
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
 		a.pod, a.subject = row.Pod, engine.SubjectOf(&row.Pod)
-		all, differ := a.among(st, nil), 0
+		all, differ := slices.Clone(a.among(st, nil)), 0
 		for range 3 {
-			sample := a.all(st, row, cluster.NoNode)
+			sample := slices.Clone(a.all(st, row, cluster.NoNode))
 			if diff := cmp.Diff(a.among(st, bitmapOf(st, sample)), sample, cmp.AllowUnexported(seenNode{})); diff != "" || len(sample) != leastAsked {
 				t.Errorf("%d nodes (-want +got):\n%s", len(sample), diff)
 			}

@@ -136,7 +136,7 @@ func newPreemptWorld(t *testing.T, extenders ...configv1.Extender) *preemptWorld
 		t.Fatal(err)
 	}
 	t.Cleanup(set.Close)
-	w.term = pureTerm(t, w.src, func(c *termConfig) { c.extenders = newExtenders(set, objects{w.src}) })
+	w.term = pureTerm(t, w.src, func(c *termConfig) { c.extenders = newExtenders(set, nil, objects{w.src}) })
 	observe(t, w.term, node("a", 1000), node("b", 1000), node("c", 1000))
 	w.runs("a", "a1", 500, 1)
 	w.runs("a", "a2", 500, 2)

@@ -252,8 +252,8 @@ func (t *term) placeIn(
 			out.Result = binderv1.Outcome_RESULT_BUSY
 			t.conflict(conflictBusy)
 			continue
-		case row.Attempt < p.GetAttempt() && t.asks(row.UID) != 0: // whether others are retried or not
-			t.tellAsk(out, t.asks(row.UID))
+		case row.Attempt < p.GetAttempt() && t.asks(st, row) != 0: // whether others are retried or not
+			t.tellAsk(out, t.asks(st, row))
 			continue
 		case ended || row.Attempt >= p.GetAttempt(): // an attempt that was placed and forgotten is over
 			out.Result = binderv1.Outcome_RESULT_RETRY

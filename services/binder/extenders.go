@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
 )
 
 const (
@@ -29,13 +30,17 @@ const (
 	mostWaiting = 3
 )
 
-// extenders are the extenders of a binder, whose turn it is, and the nodes as they are sent. It outlives terms: also of two that follow each other, one
-// pod is asked about at a time.
+// extenders are the extenders and the plugin services of a binder, whose turn it is, and the nodes as extenders are sent them. It outlives terms: also of two that follow each
+// other, one pod is asked about at a time. In an extender.Interest, plugin services are behind the extenders.
 type extenders struct {
-	set     *extender.Set
-	objects Objects
-	places  extender.Interest // those that have a say in where a pod goes
-	binds   extender.Interest // those that bind
+	set      *extender.Set
+	services *pluginhost.Host // nil: there are none
+	objects  Objects
+	// mostUnknown is of how many nodes it may be unknown what plugin services say of them, while pods are placed on others: then these are asked about, together.
+	mostUnknown int
+
+	places extender.Interest // the extenders that have a say in where a pod goes
+	binds  extender.Interest // those that bind
 
 	preempts   extender.Interest // those that have a say in preemption
 	candidates map[string]engine.CandidateNodes
@@ -62,10 +67,59 @@ type keptNode struct {
 	node   *extender.Node
 }
 
-func newExtenders(set *extender.Set, objects Objects) *extenders {
+func newExtenders(set *extender.Set, services *pluginhost.Host, objects Objects) *extenders {
+	if set == nil {
+		set = new(extender.Set)
+	}
 	return &extenders{
-		set: set, objects: objects, places: set.Can(extender.Filter) | set.Can(extender.Prioritize), binds: set.Can(extender.Bind),
-		preempts: set.Can(extender.Preempt), since: make(map[int]time.Time), full: make(map[string]keptNode), names: make(map[string]*extender.Node),
+		set: set, services: services, objects: objects, mostUnknown: 1000, places: set.Can(extender.Filter) | set.Can(extender.Prioritize), binds: set.Can(extender.Bind), preempts: set.Can(extender.Preempt),
+		since: make(map[int]time.Time), full: make(map[string]keptNode), names: make(map[string]*extender.Node),
+	}
+}
+
+// asked returns which extenders, of those that a pod interests, and which plugin services are asked where pods of a scheduler name go.
+func (a *extenders) asked(interests extender.Interest, schedulerName string) extender.Interest {
+	in := interests & a.places
+	if a.services != nil {
+		in |= extender.Interest(a.services.Asked(schedulerName)) << a.set.Len()
+	}
+	return in
+}
+
+// servicesOf returns the plugin services among those that are asked, and extendersOf the extenders.
+func (a *extenders) servicesOf(in extender.Interest) pluginhost.Set {
+	return pluginhost.Set(in >> a.set.Len())
+}
+
+func (a *extenders) extendersOf(in extender.Interest) extender.Interest { return in & a.places }
+
+// longest returns how long it takes at most to ask once.
+func (a *extenders) longest(in extender.Interest) time.Duration {
+	long := a.set.Longest(a.extendersOf(in))
+	if a.services != nil {
+		long += a.services.Longest(a.servicesOf(in))
+	}
+	return long
+}
+
+// needsPod reports whether the pod itself is sent.
+func (a *extenders) needsPod(in extender.Interest) bool {
+	return a.extendersOf(in) != 0 || a.services != nil && a.services.NeedsObjects(a.servicesOf(in))
+}
+
+// endSessions ends what plugin services have been told in a term that has ended, unless somebody asks them still, who ends soon.
+func (a *extenders) endSessions(ctx context.Context) {
+	if a.services == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, turnWait)
+	defer cancel()
+	for i := range a.services.Len() {
+		leave, err := a.take(ctx, 1<<(a.set.Len()+i))
+		if err == nil {
+			a.services.End(i)
+			leave()
+		}
 	}
 }
 

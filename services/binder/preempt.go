@@ -266,7 +266,7 @@ func (t *term) judged(pod cluster.PodID, candidate *filterv1.PreemptionCandidate
 // goes reports whether the pod of a request goes somewhere by now, without anybody going for it: not where it fits, if extenders have refused that, unless the node
 // is another one since. The caller holds the ledger's lock.
 func (t *term) goes(req *binderv1.PreemptRequest, id cluster.PodID, row *cluster.PodRow) bool {
-	if !req.GetRefused() || t.asks(row.UID) == 0 {
+	if !req.GetRefused() || t.asks(t.ledger.state, row) == 0 {
 		return t.fits(id, row)
 	}
 	st, since := t.ledger.state, wire.Version(req.GetRefusedVersion())

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/extender"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -41,9 +42,10 @@ type Config struct {
 	// BindTimeouts say, by scheduler name, how long a placement waits for its claims to be bound; of one that is not there, 10 min.
 	BindTimeouts map[string]time.Duration
 
-	// Extenders are asked where pods go that interest them, by source.Pod.Extenders, and bind these; nil: there are none. Objects are what they are
-	// sent; required with them.
+	// Extenders are asked where pods go that interest them, by source.Pod.Extenders, and bind these; nil: there are none. Plugins are asked where pods go whose
+	// profiles use plugins of services; nil: there are none. Objects are what both are sent; required with Extenders, and with services that are sent objects.
 	Extenders *extender.Set
+	Plugins   *pluginhost.Host
 	Objects   Objects
 	// Candidates say, by scheduler name, about how many nodes extenders are asked at least that have a say in preemption, if there are as many.
 	Candidates map[string]engine.CandidateNodes
@@ -71,6 +73,10 @@ func (c *Config) check() error {
 		return fmt.Errorf("binder: Settings.Shards is %d; want at least 1", c.Settings.Shards)
 	case len(c.Settings.Profiles) == 0:
 		return errors.New("binder: Settings.Profiles is empty")
+	case c.Extenders != nil && c.Plugins != nil && c.Extenders.Len()+c.Plugins.Len() > extender.MaxExtenders:
+		return fmt.Errorf("binder: %d extenders and %d plugin services; want at most %d in all", c.Extenders.Len(), c.Plugins.Len(), extender.MaxExtenders)
+	case c.Plugins != nil && c.Plugins.NeedsObjects(^pluginhost.Set(0)>>(pluginhost.MaxServices-c.Plugins.Len())) && c.Objects == nil:
+		return errors.New("binder: Objects is required with plugin services that are sent objects")
 	case c.Extenders != nil && c.Objects == nil:
 		return errors.New("binder: Objects is required with Extenders")
 	case c.LeaseTTL != 0 && c.LeaseTTL < time.Second:
@@ -125,8 +131,8 @@ func New(cfg Config) (*Service, error) {
 		cfg: cfg, shared: sharedNames(cfg.Settings, cfg.SharedNames),
 		feed: replica.NewFeed(replica.FeedConfig{Log: cfg.Log, Metrics: cfg.Metrics}),
 	}
-	if cfg.Extenders != nil {
-		s.extenders = newExtenders(cfg.Extenders, cfg.Objects)
+	if cfg.Extenders != nil || cfg.Plugins != nil {
+		s.extenders = newExtenders(cfg.Extenders, cfg.Plugins, cfg.Objects)
 		s.extenders.candidates = cfg.Candidates
 	}
 	s.wait("starting")
@@ -203,7 +209,11 @@ func (s *Service) candidate(ctx context.Context) error {
 	}
 	s.cfg.Log.Info("elected", "epoch", held.Epoch())
 	s.metrics.terms.Inc()
-	return s.serve(ctx, held)
+	err = s.serve(ctx, held)
+	if s.extenders != nil {
+		s.extenders.endSessions(context.WithoutCancel(ctx))
+	}
+	return err
 }
 
 // campaign stands for election, for as long as the source answers, until this binder is elected.

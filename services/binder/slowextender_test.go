@@ -32,7 +32,7 @@ func hangingBinder(t *testing.T, takes time.Duration) func(*termConfig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(c *termConfig) { c.extenders = newExtenders(set, hungObjects{takes: takes}) }
+	return func(c *termConfig) { c.extenders = newExtenders(set, nil, hungObjects{takes: takes}) }
 }
 
 // placeWith has so many pods placed that the extender is to bind, and recorded.

@@ -25,7 +25,7 @@ const (
 	// mostAskMillis bounds how long an Ask may take, whatever the binder says.
 	mostAskMillis = 3_600_000
 	// changedMessage is told of a pod whose best node has changed each time while extenders were asked.
-	changedMessage = "again and again, nodes had changed while extenders were asked about the pod"
+	changedMessage = "again and again, nodes had changed while extenders or plugin services were asked about the pod"
 )
 
 // asker asks the binder, which asks extenders, about pods of a shard, each of them by itself, in queue order as far as they are of the same turn. Nobody waits for them:

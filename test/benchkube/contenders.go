@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +14,10 @@ const (
 	berthAll      = "berth-all"    // Berth in one process
 	berthSplit    = "berth-split"  // Berth with each role in processes of its own
 	berthBefore   = "berth-before" // as berth-all, with another binary
+	// With a filter and a score of others, which are next to no work: see choice.
+	berthService  = "berth-service"  // berth-all, with these as a plugin service
+	berthExtender = "berth-extender" // berth-all, with these as an HTTP extender
+	kubeExtender  = "kube-extender"  // kube-scheduler, with these as an HTTP extender
 )
 
 // contender is a scheduler to be measured.
@@ -57,6 +60,9 @@ func contenders() []contender {
 			e.berth = e.before
 			return berthAllCommands(e)
 		}},
+		{name: berthService, berth: true, commands: berthServiceCommands},
+		{name: berthExtender, berth: true, commands: berthExtenderCommands},
+		{name: kubeExtender, commands: kubeExtenderCommands},
 	}
 }
 
@@ -83,20 +89,22 @@ func contenderNamed(name string) (contender, error) {
 // kubeSchedulerCommands runs kube-scheduler with its defaults, but with a client that is not rate-limited and without
 // waiting for an election.
 func kubeSchedulerCommands(e environment) ([]command, error) {
-	file := filepath.Join(e.dir, "kube-scheduler.yaml")
-	err := os.WriteFile(file, fmt.Appendf(nil, `apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection:
+	file, err := e.writeConfig(kubeClient(e))
+	if err != nil {
+		return nil, err
+	}
+	return []command{{kubeScheduler, []string{e.kubeScheduler, "--config", file, "--secure-port", "0"}}}, nil
+}
+
+// kubeClient is what kube-scheduler's configuration says of its client and its election.
+func kubeClient(e environment) string {
+	return fmt.Sprintf(`clientConnection:
   kubeconfig: %s
   qps: %d
   burst: %d
 leaderElection:
   leaderElect: false
-`, e.kubeconfig, e.kubeQPS, e.kubeQPS), 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("write scheduler configuration: %w", err)
-	}
-	return []command{{kubeScheduler, []string{e.kubeScheduler, "--config", file, "--secure-port", "0"}}}, nil
+`, e.kubeconfig, e.kubeQPS, e.kubeQPS)
 }
 
 // nullCommands runs the null binder of this program.

@@ -78,6 +78,8 @@ func dispatch(ctx context.Context, args []string) error {
 		switch args[0] {
 		case nullBinderCommand:
 			return runNullBinder(ctx, args[1:])
+		case pluginsCommand:
+			return runPlugins(ctx, args[1:])
 		case "build":
 			return buildPrograms(ctx)
 		}
@@ -112,7 +114,7 @@ func parse(args []string) (config, error) {
 	f.DurationVar(&cfg.timeout, "timeout", 0, fmt.Sprintf("`time` that a contender has to bind all pods; 0: %v, %v for storm and preemption, and %v for volumes-local", usualLimit, longLimit, shortLimit))
 	f.DurationVar(&cfg.idleWindow, "idle-window", 20*time.Second, "`time` in which the CPU of a contender with nothing to do is measured, in a storm")
 	f.DurationVar(&cfg.churnWindow, "churn-window", 30*time.Second, "`time` that is measured of a churn")
-	f.StringVar(&cfg.profile, "profile", "", "`directory` for profiles of "+berthAll+", the only contender then, in one repetition")
+	f.StringVar(&cfg.profile, "profile", "", "`directory` for profiles of "+berthAll+", or of another one-process Berth if --contenders names it, the only contender then, in one repetition")
 	f.BoolVar(&cfg.markdown, "markdown", false, "print the tables in Markdown")
 	f.BoolVar(&cfg.kill, "kill", false, "kill one filter-worker, one score-worker, one queue and the active binder of "+berthSplit+", one after the other")
 	f.BoolVar(&cfg.keep, "keep", false, "keep the directories with logs and etcd's data, and print their names")
@@ -144,10 +146,10 @@ func parse(args []string) (config, error) {
 		return cfg, fmt.Errorf("--timeout: %v is negative", cfg.timeout)
 	}
 	if cfg.profile != "" {
-		if contenders != "" && contenders != berthAll {
+		if ofOne := []string{berthAll, berthService, berthExtender}; contenders != "" && !slices.Contains(ofOne, contenders) {
 			return cfg, fmt.Errorf("--profile: it is of %s, not of %s", berthAll, contenders)
 		}
-		contenders, cfg.repetitions = berthAll, 1
+		contenders, cfg.repetitions = cmp.Or(contenders, berthAll), 1
 	}
 	if cfg.classes < 1 || cfg.classes > maxClasses {
 		return cfg, fmt.Errorf("--classes: %d is not between 1 and %d", cfg.classes, maxClasses)
@@ -217,6 +219,8 @@ func (cfg config) contendersFor(w workload) []contender {
 		switch c.name {
 		case berthBefore:
 			return cfg.before == ""
+		case berthService, berthExtender, kubeExtender:
+			return true
 		case nullBinder:
 			return w.name != plain && !w.claims
 		}

@@ -40,6 +40,8 @@ var (
 		"berth/score/v1/score.proto",
 		"berth/member/v1/member.proto",
 	}
+	// pluginFiles are those by which Berth asks others.
+	pluginFiles = []string{"berth/plugin/v1/plugin.proto"}
 )
 
 func TestTheAPIReferenceIsThatOfTheProtos(t *testing.T) {
@@ -59,7 +61,7 @@ func TestTheAPIReferenceIsThatOfTheProtos(t *testing.T) {
 
 func TestTheAPIReferenceHasEveryProto(t *testing.T) {
 	listed := make(map[string]bool)
-	for _, name := range slices.Concat(publicFiles, innerFiles) {
+	for _, name := range slices.Concat(publicFiles, innerFiles, pluginFiles) {
 		listed["proto/"+name] = true
 	}
 	for _, name := range must(t, files) {
@@ -121,9 +123,17 @@ name are parameters of the query. Errors have a code and a reason: see [ARCHITEC
 			r.enum(fd.Enums().Get(i))
 		}
 	}
-	r.out.WriteString("## Inner services\n\nBy these the roles talk to each other. They change from release to release, and nobody else is let in.\n\n" +
-		"| RPC | does |\n| --- | --- |\n")
-	for _, fd := range protos(t, innerFiles) {
+	r.out.WriteString("## Plugins\n\nThese are served by [plugins](plugins.md), and Berth is who asks.\n\n")
+	r.rpcs(pluginFiles)
+	r.out.WriteString("\n## Inner services\n\nBy these the roles talk to each other. They change from release to release, and nobody else is let in.\n\n")
+	r.rpcs(innerFiles)
+	return r.out.String()
+}
+
+// rpcs writes a table of what the services of some files do.
+func (r *apiReference) rpcs(names []string) {
+	r.out.WriteString("| RPC | does |\n| --- | --- |\n")
+	for _, fd := range protos(r.t, names) {
 		for i := range fd.Services().Len() {
 			s := fd.Services().Get(i)
 			for k := range s.Methods().Len() {
@@ -133,7 +143,6 @@ name are parameters of the query. Errors have a code and a reason: see [ARCHITEC
 			}
 		}
 	}
-	return r.out.String()
 }
 
 // say returns the lines of the comment of a thing, which has to have one.

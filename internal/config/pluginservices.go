@@ -1,0 +1,317 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	strictjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-scheduler/berth/internal/aliases"
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/extender"
+)
+
+// PluginService is a process with plugins of others, which is asked by berth.plugin.v1.
+type PluginService struct {
+	// Name is what logs, metrics and reasons call it: a DNS label, of no other one.
+	Name string `json:"name"`
+	// Address is where it listens: host:port, or unix:// and the path of a socket.
+	Address string `json:"address"`
+	// Plugins are those that profiles may enable: one at least, 64 at most.
+	Plugins []ServicePlugin `json:"plugins"`
+	// Timeout is how long an answer may take: above 0, a minute at most; 1s if the file does not say.
+	Timeout metav1.Duration `json:"timeout"`
+	// Ignorable says that it is passed over when it fails. Else attempts of pods that need it fail.
+	Ignorable bool `json:"ignorable"`
+	// Objects says that it is sent Kubernetes' objects, if its plugins depend on them: of pods and nodes, all that the API server has. With a cluster that has one.
+	Objects bool `json:"objects,omitempty"`
+	// TLS is how both sides prove who they are. Nil: plaintext, which leaves the machine only if Insecure.
+	TLS *PluginTLS `json:"tls,omitempty"`
+	// Insecure says that plaintext to another machine is meant.
+	Insecure bool `json:"insecure,omitempty"`
+}
+
+// ServicePlugin is a plugin of a plugin service.
+type ServicePlugin struct {
+	// Name is what profiles, verdicts and metrics call it: a qualified name as of a label, of no other plugin of any service, nor of kube-scheduler's or Berth's own.
+	Name string `json:"name"`
+	// Points are where it runs, "filter" and "score", in any order: one at least.
+	Points []string `json:"points"`
+}
+
+// PluginTLS are the files by which Berth and a plugin service prove who they are, and by which name the service does. Nobody has looked whether there are such files.
+type PluginTLS struct {
+	// CA has the authorities of the service, Cert and Key are what Berth shows it. None of them is empty.
+	CA   string `json:"ca"`
+	Cert string `json:"cert"`
+	Key  string `json:"key"`
+	// ServerName is what the service's certificate has to be of; "" means the host of its address.
+	ServerName string `json:"serverName,omitempty"`
+}
+
+// The only version and kind of a file of plugin services.
+const (
+	servicesVersion = "berth.dev/v1"
+	servicesKind    = "PluginServices"
+)
+
+const (
+	maxServices       = 32
+	maxServicePlugins = 64 // as berth.plugin.v1 says
+	servicesTimeout   = time.Second
+	maxTimeout        = time.Minute
+	// maxArguments is how many bytes the arguments of all plugins of services may have: they are sent in one request, of at most 16 MiB.
+	maxArguments = 1 << 20
+)
+
+// servicePoints are the points that a plugin of a service can have.
+var servicePoints = []string{"filter", "score"}
+
+// servicesFile is a file of plugin services.
+type servicesFile struct {
+	APIVersion string           `json:"apiVersion"`
+	Kind       string           `json:"kind"`
+	Services   []writtenService `json:"services"`
+}
+
+// writtenService is a PluginService as it is written.
+type writtenService struct {
+	PluginService
+	Timeout *string `json:"timeout"` // nil: it is not said
+}
+
+// DecodePluginServices returns the services of a file in YAML or JSON, with their defaults. The error names every field that is wrong, but for those behind the
+// first hundred.
+func DecodePluginServices(data []byte) ([]PluginService, error) {
+	written, err := decodeServices(data)
+	if err != nil {
+		return nil, fmt.Errorf("decode plugin services: %w", err)
+	}
+	services, err := checkServices(written)
+	if err != nil {
+		return nil, fmt.Errorf("check plugin services: %w", err)
+	}
+	return services, nil
+}
+
+func decodeServices(data []byte) ([]writtenService, error) {
+	if err := aliases.Few(data, maxValues); err != nil {
+		return nil, err
+	}
+	if err := aliases.Check(data); err != nil {
+		return nil, err
+	}
+	encoded, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return nil, err
+	}
+	var file servicesFile
+	strict, err := strictjson.UnmarshalStrict(encoded, &file)
+	switch {
+	case err != nil:
+		return nil, err
+	case file.APIVersion != servicesVersion || file.Kind != servicesKind: // it may be a file of something else
+		return nil, fmt.Errorf("want apiVersion: %s and kind: %s, got %q and %q", servicesVersion, servicesKind, file.APIVersion, file.Kind)
+	case len(strict) > 0:
+		return nil, runtime.NewStrictDecodingError(strict)
+	}
+	return file.Services, nil
+}
+
+// checkServices returns services with their defaults, or what is wrong with them.
+func checkServices(written []writtenService) ([]PluginService, error) {
+	path := field.NewPath("services")
+	if n := len(written); n > maxServices {
+		return nil, field.TooMany(path, n, maxServices)
+	}
+	var out []PluginService
+	var errs []error
+	names, plugins := make(map[string]bool), make(map[string]bool)
+	for i := range written {
+		s, at := written[i].PluginService, path.Index(i)
+		add := func(list ...*field.Error) {
+			for _, err := range list {
+				errs = append(errs, err)
+			}
+		}
+		for _, msg := range validation.IsDNS1123Label(s.Name) {
+			add(field.Invalid(at.Child("name"), s.Name, msg))
+		}
+		if names[s.Name] {
+			add(field.Duplicate(at.Child("name"), s.Name))
+		}
+		names[s.Name] = true
+		add(checkPlugins(at.Child("plugins"), s.Plugins, plugins)...)
+		add(checkConnection(at, &s)...)
+		s.Timeout.Duration = servicesTimeout
+		if text := written[i].Timeout; text != nil {
+			var err error
+			if s.Timeout.Duration, err = time.ParseDuration(*text); err != nil || s.Timeout.Duration <= 0 || s.Timeout.Duration > maxTimeout {
+				add(field.Invalid(at.Child("timeout"), *text, "want a duration such as 500ms, above 0 and no more than 60s"))
+			}
+		}
+		out = append(out, s)
+	}
+	return out, together(errs)
+}
+
+// checkPlugins finds what is wrong with the plugins of a service. taken are those of all services before, and gets these.
+func checkPlugins(path *field.Path, plugins []ServicePlugin, taken map[string]bool) (errs field.ErrorList) {
+	if n := len(plugins); n == 0 {
+		return field.ErrorList{field.Required(path, "want at least one, with its name and points")}
+	} else if n > maxServicePlugins {
+		return field.ErrorList{field.TooMany(path, n, maxServicePlugins)}
+	}
+	for i, p := range plugins {
+		at := path.Index(i)
+		for _, msg := range validation.IsQualifiedName(p.Name) {
+			errs = append(errs, field.Invalid(at.Child("name"), p.Name, msg))
+		}
+		switch {
+		case engine.PluginOf(p.Name) != nil || removed[p.Name] || p.Name == extender.Plugin:
+			errs = append(errs, field.Invalid(at.Child("name"), p.Name, "is the name of a plugin of kube-scheduler's or of Berth's own: want another one"))
+		case taken[p.Name]:
+			errs = append(errs, field.Duplicate(at.Child("name"), p.Name))
+		}
+		taken[p.Name] = true
+		if len(p.Points) == 0 {
+			errs = append(errs, field.Required(at.Child("points"), "want at least one of "+strings.Join(servicePoints, ", ")))
+		}
+		for k, point := range p.Points {
+			switch {
+			case !slices.Contains(servicePoints, point):
+				errs = append(errs, field.NotSupported(at.Child("points").Index(k), point, servicePoints))
+			case slices.Contains(p.Points[:k], point):
+				errs = append(errs, field.Duplicate(at.Child("points").Index(k), point))
+			}
+		}
+	}
+	return errs
+}
+
+// checkConnection finds what is wrong with where a service is, and with how it is talked to.
+func checkConnection(at *field.Path, s *PluginService) (errs field.ErrorList) {
+	socket, local := strings.CutPrefix(s.Address, "unix://")
+	if local && !strings.HasPrefix(socket, "/") {
+		errs = append(errs, field.Invalid(at.Child("address"), s.Address, "want unix:// and an absolute path, such as unix:///run/gpu.sock"))
+	}
+	if !local {
+		host, ok := hostOf(s.Address)
+		if !ok {
+			return field.ErrorList{field.Invalid(at.Child("address"), s.Address, "want host:port, such as gpu.example:9000, or unix:///path")}
+		}
+		local = host == "localhost" || net.ParseIP(host).IsLoopback()
+	}
+	switch {
+	case s.TLS != nil && s.Insecure:
+		errs = append(errs, field.Forbidden(at.Child("insecure"), "goes with no tls: leave one of them out"))
+	case s.TLS != nil:
+		for _, file := range []struct{ name, is string }{{"ca", s.TLS.CA}, {"cert", s.TLS.Cert}, {"key", s.TLS.Key}} {
+			if file.is == "" {
+				errs = append(errs, field.Required(at.Child("tls", file.name), "ca, cert and key go together: want a file each, or no tls"))
+			}
+		}
+	case !local && !s.Insecure:
+		errs = append(errs, field.Required(at.Child("tls"), "without it, whoever is on the way to another machine can read and change what is said: want tls, or insecure: true"))
+	}
+	return errs
+}
+
+// hostOf returns the host of host:port, and whether it is one with a port that can be connected to.
+func hostOf(address string) (string, bool) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" {
+		return "", false
+	}
+	if u, err := url.Parse("//" + address); err != nil || u.Host != address {
+		return "", false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return host, err == nil && n > 0
+}
+
+// PluginsOf returns the plugins that services have, and the points of each: what [Options] has to say of them.
+func PluginsOf(services []PluginService) map[string][]string {
+	out := make(map[string][]string)
+	for _, s := range services {
+		for _, p := range s.Plugins {
+			out[p.Name] = p.Points
+		}
+	}
+	return out
+}
+
+// Unused says of each service of which no profile has a plugin that it is of no use.
+func Unused(services []PluginService, profiles []cluster.Profile) (notes []string) {
+	used := foreign(profiles)
+	for _, s := range services {
+		if !slices.ContainsFunc(s.Plugins, func(p ServicePlugin) bool { return used[p.Name] != nil }) {
+			notes = append(notes, fmt.Sprintf("the plugin service %s is not used: no profile enables a plugin of it", s.Name))
+		}
+	}
+	return notes
+}
+
+// foreign returns the plugins that profiles have and Berth has not: those of services. Profiles do not say at which points they could run,
+// so it is all.
+func foreign(profiles []cluster.Profile) (out map[string][]string) {
+	add := func(name string) {
+		if engine.PluginOf(name) != nil {
+			return
+		}
+		if out == nil {
+			out = make(map[string][]string)
+		}
+		out[name] = servicePoints
+	}
+	for i := range profiles {
+		for _, name := range profiles[i].Filters {
+			add(name)
+		}
+		for _, w := range profiles[i].Weights {
+			add(w.Name)
+		}
+	}
+	return out
+}
+
+// Arguments are those of plugins of services, in JSON, by scheduler name and plugin. One that is given none is not there.
+type Arguments map[string]map[string]json.RawMessage
+
+// check returns an error if there is more of them than can be sent.
+func (a Arguments) check() error {
+	size := 0
+	for _, of := range a {
+		for _, args := range of {
+			size += len(args)
+		}
+	}
+	if size > maxArguments {
+		return field.Invalid(field.NewPath("profiles"), size, fmt.Sprintf("so many bytes are args of plugins of services, in all pluginConfigs: at most %d are possible", maxArguments))
+	}
+	return nil
+}
+
+// argumentsOf returns the arguments that a profile has for plugins of services.
+func (o Options) argumentsOf(p *configv1.KubeSchedulerProfile) map[string]json.RawMessage {
+	out := make(map[string]json.RawMessage)
+	for _, c := range p.PluginConfig {
+		if o.Plugins[c.Name] != nil && c.Args.Raw != nil {
+			out[c.Name] = c.Args.Raw
+		}
+	}
+	return out
+}

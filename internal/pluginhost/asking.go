@@ -1,0 +1,279 @@
+package pluginhost
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+// Asking is about one pod, whose turn it is of all services that are asked about it. It is not safe for concurrent use.
+type Asking struct {
+	host  *Host
+	parts []*part
+	at    time.Duration // when it was looked last what holds, by service.clock
+}
+
+// part is what one service is asked.
+type part struct {
+	service *service
+	use     use
+	object  []byte // that is sent of the pod
+	hash    [sha256.Size]byte
+	uid     string
+	kind    *kind // nil: nothing has been collected
+}
+
+// NeedsPod reports whether a service is to be sent the pod: then SetPod comes before all else.
+func (k *Asking) NeedsPod() bool {
+	return slices.ContainsFunc(k.parts, func(p *part) bool { return p.service.session.dependsOn(&p.use).object })
+}
+
+// SetPod says what the pod is. Nobody changes it.
+func (k *Asking) SetPod(pod *corev1.Pod) error {
+	for _, p := range k.parts {
+		switch d := p.service.session.dependsOn(&p.use); {
+		case d.pod:
+			p.uid = string(pod.UID)
+			object, err := json.Marshal(pod)
+			if err != nil {
+				return fmt.Errorf("encode the pod: %w", err)
+			}
+			p.object, p.hash = object, sha256.Sum256(object)
+		case d.object:
+			object, err := json.Marshal(alike(pod))
+			if err != nil {
+				return fmt.Errorf("encode the pod: %w", err)
+			}
+			p.object, p.hash = object, sha256.Sum256(object)
+		}
+	}
+	return nil
+}
+
+// alike returns a pod without what tells it apart from others of its kind.
+func alike(pod *corev1.Pod) *corev1.Pod {
+	out := pod.DeepCopy()
+	out.ObjectMeta = metav1.ObjectMeta{
+		Namespace: pod.Namespace, GenerateName: pod.GenerateName, Labels: pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences,
+	}
+	out.Status = corev1.PodStatus{}
+	tokens := make(map[string]bool)
+	out.Spec.Volumes = slices.DeleteFunc(out.Spec.Volumes, func(v corev1.Volume) bool {
+		tokens[v.Name] = v.Projected != nil && strings.HasPrefix(v.Name, "kube-api-access-")
+		return tokens[v.Name]
+	})
+	for _, containers := range [][]corev1.Container{out.Spec.InitContainers, out.Spec.Containers} {
+		for i := range containers {
+			containers[i].VolumeMounts = slices.DeleteFunc(containers[i].VolumeMounts, func(m corev1.VolumeMount) bool { return tokens[m.Name] })
+		}
+	}
+	return out
+}
+
+func (p *part) key(subject engine.Subject) kindKey { return kindKey{subject, p.hash, p.uid} }
+
+// Refresh has what is told next be as new as the source. It comes before what is done under the state's lock.
+func (k *Asking) Refresh() {
+	for _, p := range k.parts {
+		if is := p.service.session; is.all.object {
+			is.refresh(k.host.objects)
+		}
+	}
+}
+
+// now is until when what has been answered has to hold: it is told apart by when somebody asks, not by how long the answer takes.
+func (k *Asking) now() time.Duration { return k.host.services[0].clock() }
+
+// Excluded takes those out of a set of nodes that are known to be refused, and reports whether it has any left. The caller holds the state's lock.
+func (k *Asking) Excluded(st *cluster.State, subject engine.Subject, among cluster.Bitmap) bool {
+	now := k.now()
+	for _, p := range k.parts {
+		known := p.service.session.kinds[p.key(subject)]
+		if known == nil || known.column == nil {
+			continue
+		}
+		known.column.renew()
+		for i := range min(len(known.column.answers), st.Nodes.Len()) {
+			if n := cluster.NodeIndex(i); known.column.answers[i].verdict != 0 && among.Has(n) && p.service.session.holds(known.column, st, n, now) {
+				among.Clear(n)
+			}
+		}
+	}
+	return among.Count() > 0
+}
+
+// Kept is what is known of nodes, without asking anybody.
+type Kept struct {
+	k  *Asking
+	st *cluster.State
+	at time.Duration
+	// Most is the most that a node can score of which something is not known: weighed, as what [Kept.Of] returns.
+	Most int64
+}
+
+// Kept returns what is known of nodes for a pod. False: next to nothing, or scores are normalised, so that what one node scores depends on what others do. The caller holds the state's lock
+// as long as it uses that.
+func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
+	k.at = k.now()
+	out := &Kept{k: k, st: st, at: k.at}
+	for _, p := range k.parts {
+		is := p.service.session
+		p.kind = is.kinds[p.key(subject)]
+		if p.kind == nil || p.kind.column == nil || is.all.object {
+			return nil, false
+		}
+		is.clock++
+		p.kind.used = is.clock
+		for n, name := range p.use.scores {
+			if is.plugins[name].GetNormalization() != pluginv1.Normalization_NORMALIZATION_UNSPECIFIED || p.use.weights[n] < 0 {
+				return nil, false
+			}
+			out.Most += maxScore * p.use.weights[n]
+		}
+	}
+	return out, true
+}
+
+// Of returns whether all is known of a node, whether it is refused, and else what it scores.
+func (k *Kept) Of(i cluster.NodeIndex) (known, refused bool, score int64) {
+	known = true
+	for _, p := range k.k.parts {
+		c := p.kind.column
+		if !p.service.session.holds(c, k.st, i, k.at) {
+			known = false
+			continue
+		}
+		if c.answers[i].verdict != 0 {
+			return true, true, 0
+		}
+		for n := range p.use.scores {
+			score += p.use.weights[n] * int64(c.scores[n][i])
+		}
+	}
+	return known, false, score
+}
+
+// Collect notes what is to be asked about some nodes, which the state has, for a pod whose class it has. The caller holds the state's lock, and calls Exchange then.
+func (k *Asking) Collect(st *cluster.State, subject engine.Subject, nodes []cluster.NodeIndex) {
+	k.at = k.now()
+	for _, p := range k.parts {
+		is := p.service.session
+		is.sync(st)
+		p.kind = is.kindOf(st, p.key(subject), p.object)
+		c := is.columnOf(st, p.kind, &p.use)
+		for _, i := range nodes {
+			if !is.holds(c, st, i, k.at) {
+				is.tell(st, i)
+				is.ask(p.kind, &p.use, st.Version().Seq, i)
+			}
+		}
+	}
+}
+
+// Exchange asks what has been collected, of all services even if one fails: what is to be told to others would pile up, and what they say is kept. If it returns [ErrAgain], all is to be done once more, from Begin on. Another error ends the attempt; it names the service.
+func (k *Asking) Exchange(ctx context.Context) error {
+	var failed error
+	for n := 0; n < len(k.parts); {
+		p, err := k.parts[n], error(nil)
+		if is := p.service.session; is.all.object {
+			err = is.addObjects(k.host.objects)
+		}
+		if err == nil {
+			err = p.service.exchange(ctx)
+		}
+		skipped := err != nil && !errors.Is(err, ErrAgain)
+		if skipped {
+			if err = k.skip(ctx, p.service, err); ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+		failed = cmp.Or(failed, err)
+		if skipped && err == nil {
+			p.done()
+			k.parts = slices.Delete(k.parts, n, n+1)
+			continue
+		}
+		n++
+	}
+	return failed
+}
+
+// Refusal returns why a node is refused that was collected, false if it is not.
+func (k *Asking) Refusal(i cluster.NodeIndex) (Refusal, bool) {
+	for _, p := range k.parts {
+		if v := p.kind.column.answers[i].verdict; v != 0 {
+			return p.kind.column.refusals[v-1], true
+		}
+	}
+	return Refusal{}, false
+}
+
+// Known returns why a node is refused that need not have been collected, false if it is not known to be. Some were collected. The caller holds the state's lock.
+func (k *Asking) Known(st *cluster.State, i cluster.NodeIndex) (Refusal, bool) {
+	for _, p := range k.parts {
+		if c := p.kind.column; p.service.session.holds(c, st, i, k.at) && c.answers[i].verdict != 0 {
+			return c.refusals[c.answers[i].verdict-1], true
+		}
+	}
+	return Refusal{}, false
+}
+
+// Score adds to totals, those of nodes that were collected and are not refused, what plugins score these, normalised over them, and weighed.
+func (k *Asking) Score(nodes []cluster.NodeIndex, totals []int64) {
+	for _, p := range k.parts {
+		for n, name := range p.use.scores {
+			add(p.kind.column.scores[n], p.service.session.plugins[name].GetNormalization(), p.use.weights[n], nodes, totals)
+		}
+	}
+}
+
+// add normalises as kube-scheduler's DefaultNormalizeScore does.
+func add(scores []int8, by pluginv1.Normalization, weight int64, nodes []cluster.NodeIndex, totals []int64) {
+	var most int64
+	for _, i := range nodes {
+		most = max(most, int64(scores[i]))
+	}
+	for n, i := range nodes {
+		score := int64(scores[i])
+		if by != pluginv1.Normalization_NORMALIZATION_UNSPECIFIED {
+			if most > 0 {
+				score = maxScore * score / most
+			}
+			if by == pluginv1.Normalization_NORMALIZATION_REVERSED {
+				score = maxScore - score
+			}
+		}
+		totals[n] += weight * score
+	}
+}
+
+// Holds reports whether what has been answered about a node, which was collected, is of the node as it is. What was asked for only now holds however long that took. The caller holds the state's lock.
+func (k *Asking) Holds(st *cluster.State, i cluster.NodeIndex) bool {
+	return !slices.ContainsFunc(k.parts, func(p *part) bool { return !p.service.session.holds(p.kind.column, st, i, k.at) })
+}
+
+// Done has nothing kept that is of this pod alone. It is called whatever has become of it.
+func (k *Asking) Done() {
+	for _, p := range k.parts {
+		p.done()
+	}
+}
+
+func (p *part) done() {
+	if is := p.service.session; is != nil && p.uid != "" && p.kind != nil && is.kinds[p.kind.key] == p.kind {
+		is.drop(p.kind)
+	}
+}

@@ -1,0 +1,243 @@
+package pluginhost
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/extender"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+const (
+	// maxRefusals is how many different refusals an answer may have, and keptRefusals a column: then it begins anew. Within one question, there may be twice as many; further ones become anotherReason.
+	maxRefusals, keptRefusals = 1_000, 4_096
+	maxScore                  = 100
+	anotherReason             = "another reason"
+)
+
+// Refusal is why a plugin refuses a node.
+type Refusal struct {
+	Plugin, Reason string
+	Unresolvable   bool
+}
+
+// column is what plugins of a service say of the nodes for a kind of pods.
+type column struct {
+	depends  dependencies
+	answers  []answer // by node
+	refusals []Refusal
+	index    map[Refusal]uint16 // one more than its place in refusals
+	text     int                // bytes of refusals
+	scores   [][]int8           // by plugin, then by node
+}
+
+// answer is what is said of a node.
+type answer struct {
+	seq     cluster.Seq   // of the state that it is of; 0: nothing is said
+	at      time.Duration // by service.clock, before it was asked
+	object  uint32        // toldNode.objects then
+	verdict uint16        // 0: it can run the pod; else Refusal by column.index
+}
+
+// answerBytes is the size of an answer, and columnBytes about what a column takes besides.
+const answerBytes, columnBytes = 24, 1 << 10
+
+func newColumn(depends dependencies, scores int) *column {
+	return &column{depends: depends, index: make(map[Refusal]uint16), scores: make([][]int8, scores)}
+}
+
+// bytes returns about how much memory a column takes.
+func (c *column) bytes() int {
+	return columnBytes + len(c.answers)*(answerBytes+len(c.scores)) + c.text
+}
+
+// grow makes room for so many nodes.
+func (c *column) grow(nodes int) {
+	if nodes <= len(c.answers) {
+		return
+	}
+	c.answers = append(c.answers, make([]answer, nodes-len(c.answers))...)
+	for k := range c.scores {
+		c.scores[k] = append(c.scores[k], make([]int8, nodes-len(c.scores[k]))...)
+	}
+}
+
+// holds reports whether what a column says of a node is of the node as it is. The caller holds the lock of the state, which has the node.
+func (is *session) holds(c *column, st *cluster.State, i cluster.NodeIndex, now time.Duration) bool {
+	if int(i) >= len(c.answers) || int(i) >= len(is.nodes) {
+		return false
+	}
+	a := &c.answers[i]
+	since := st.Nodes.SpecModified[i]
+	if c.depends.placed {
+		since = st.Nodes.Modified[i]
+	}
+	if c.depends.object && a.object != is.nodes[i].objects {
+		return false
+	}
+	return a.seq != 0 && a.seq >= since && (c.depends.within == 0 || now-a.at < c.depends.within)
+}
+
+// renew forgets all answers if there are many reasons among them. It comes before what looks at several nodes, so that these have answers of one time.
+func (c *column) renew() {
+	if len(c.refusals) >= keptRefusals {
+		c.forget()
+	}
+}
+
+// forget forgets all answers.
+func (c *column) forget() {
+	clear(c.answers)
+	clear(c.index)
+	c.refusals, c.text = c.refusals[:0], 0
+}
+
+// take keeps an answer to a question, if it makes sense.
+func (c *column) take(q *question, a *pluginv1.Answer, began time.Duration) error {
+	if a.GetError() != "" {
+		return errStated(extender.Short(a.GetError()))
+	}
+	if n := len(a.GetVerdicts()); n != 0 && n != len(q.nodes) {
+		return fmt.Errorf("%d verdicts of %d nodes", n, len(q.nodes))
+	}
+	if n := len(a.GetRefusals()); n > maxRefusals {
+		return fmt.Errorf("%d refusals, want at most %d", n, maxRefusals)
+	}
+	if n := len(a.GetScores()); n != len(q.use.scores) {
+		return fmt.Errorf("scores of %d plugins, of %d were asked for", n, len(q.use.scores))
+	}
+	for k, s := range a.GetScores() {
+		if n := len(s.GetScores()); n != len(q.nodes) {
+			return fmt.Errorf("%d scores of %s for %d nodes", n, q.use.scores[k], len(q.nodes))
+		}
+	}
+	told := make([]Refusal, len(a.GetRefusals()))
+	for k, r := range a.GetRefusals() {
+		if !slices.Contains(q.use.filters, r.GetPlugin()) {
+			return fmt.Errorf("refusals[%d].plugin: %q was not asked to filter", k, extender.Short(r.GetPlugin()))
+		}
+		if r.GetReason() == "" {
+			return fmt.Errorf("refusals[%d].reason: %s gives none", k, r.GetPlugin())
+		}
+		told[k] = Refusal{r.GetPlugin(), extender.Short(r.GetReason()), r.GetUnresolvable()}
+	}
+	for k, v := range a.GetVerdicts() {
+		if int64(v) > int64(len(told)) {
+			return fmt.Errorf("verdicts[%d]: %d, of %d refusals", k, v, len(told))
+		}
+	}
+	for k := range q.nodes {
+		if len(a.GetVerdicts()) > 0 && a.GetVerdicts()[k] != 0 {
+			continue
+		}
+		for n, s := range a.GetScores() {
+			if v := s.GetScores()[k]; v < 0 || v > maxScore {
+				return fmt.Errorf("scores[%d]: %s scores %d, want 0 to %d", n, q.use.scores[n], v, maxScore)
+			}
+		}
+	}
+	for k, i := range q.nodes {
+		is := answer{seq: q.seq, at: began, object: q.objects[k]}
+		if len(a.GetVerdicts()) > 0 && a.GetVerdicts()[k] != 0 {
+			is.verdict = c.indexOf(told[a.GetVerdicts()[k]-1])
+		}
+		c.answers[i] = is
+		for n, s := range a.GetScores() {
+			if is.verdict == 0 {
+				c.scores[n][i] = int8(s.GetScores()[k])
+			}
+		}
+	}
+	return nil
+}
+
+func (c *column) indexOf(r Refusal) uint16 {
+	k, ok := c.index[r]
+	if !ok && len(c.refusals) >= 2*keptRefusals {
+		r.Reason = anotherReason
+		k, ok = c.index[r]
+	}
+	if !ok {
+		c.refusals = append(c.refusals, r)
+		c.text += len(r.Plugin) + len(r.Reason)
+		k = uint16(len(c.refusals))
+		c.index[r] = k
+	}
+	return k
+}
+
+// errStated is an error that a service has answered with: it is about one kind of pods, and the session is sound.
+type errStated string
+
+func (e errStated) Error() string { return string(e) }
+
+// take keeps what a response says. An error that a question was answered with is returned only if all else makes sense.
+func (is *session) take(b *batch, response *pluginv1.JudgeResponse, began time.Duration) error {
+	if n := len(response.GetAnswers()); n != len(b.questions) {
+		return fmt.Errorf("its answer makes no sense: %d answers to %d questions", n, len(b.questions))
+	}
+	var stated error
+	for k := range b.questions {
+		q := &b.questions[k]
+		c := q.kind.column
+		if c == nil {
+			continue // forgotten
+		}
+		before := c.bytes()
+		err := c.take(q, response.GetAnswers()[k], began)
+		is.columns += c.bytes() - before
+		if errors.As(err, new(errStated)) {
+			if !b.stale {
+				stated = err
+			}
+		} else if err != nil {
+			return fmt.Errorf("its answer makes no sense: answers[%d]: %w", k, err)
+		}
+	}
+	return stated
+}
+
+// columnOf returns the column of a kind, for all nodes of a state, and has no more bytes kept than may be.
+func (is *session) columnOf(st *cluster.State, k *kind, u *use) *column {
+	is.clock++
+	k.used = is.clock
+	if k.column == nil {
+		k.column = newColumn(is.dependsOn(u), len(u.scores))
+		is.columns += k.column.bytes()
+	}
+	before := k.column.bytes()
+	k.column.grow(st.Nodes.Len())
+	is.columns += k.column.bytes() - before
+	if is.columns > is.limits.columns {
+		is.dropColumns(k)
+	}
+	return k.column
+}
+
+// dropColumns forgets the answers about kinds that have not been asked about for longest, but for one kind, until there is a quarter of room.
+func (is *session) dropColumns(but *kind) {
+	var others []*kind
+	for _, k := range is.kinds {
+		if k != but && k.column != nil {
+			others = append(others, k)
+		}
+	}
+	slices.SortFunc(others, func(a, b *kind) int { return cmp.Compare(a.used, b.used) })
+	for _, k := range others {
+		if is.columns <= is.limits.columns/4*3 {
+			return
+		}
+		is.dropColumn(k)
+	}
+}
+
+func (is *session) dropColumn(k *kind) {
+	if k.column != nil {
+		is.columns -= k.column.bytes()
+		k.column = nil
+	}
+}

@@ -1,0 +1,221 @@
+package pluginhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+// Service is a service of a configuration.
+type Service struct {
+	// Name is by which it is known.
+	Name string
+	// Plugins are those of it that profiles may use.
+	Plugins []Plugin
+	// Conn is how it is reached. It does not wait for a service that is away. Whoever closes it ends the session.
+	Conn grpc.ClientConnInterface
+	// Timeout is how long one call may take.
+	Timeout time.Duration
+	// Ignorable says that a pod is placed without it if it fails. Else the attempt fails.
+	Ignorable bool
+	// Objects says that it may be sent Kubernetes' objects.
+	Objects bool
+}
+
+// Plugin is a plugin of a service.
+type Plugin struct {
+	Name            string
+	Filters, Scores bool // at which points it may be used
+}
+
+// Objects are those of a source.
+type Objects interface {
+	// Node returns a node as it was told last, which nobody changes, nil if it is not known. As long as it does not change, it is the same.
+	Node(name string) *corev1.Node
+}
+
+// Config is everything a Host needs.
+type Config struct {
+	Services []Service // at most MaxServices
+	// Profiles are those of the cluster: their Filters and Weights name plugins of services among others.
+	Profiles []cluster.Profile
+	// Arguments are those of plugins of services, in JSON, by scheduler name and plugin.
+	Arguments map[string]map[string][]byte
+	Objects   Objects               // required if some service may be sent objects
+	Log       *slog.Logger          // required
+	Metrics   prometheus.Registerer // nil keeps none
+}
+
+// MaxServices is how many services a Host may have.
+const MaxServices = 32
+
+// Set is a set of services of a Host, by their places in Config.Services.
+type Set uint32
+
+// Each returns the places of the services of a set, in order.
+func (s Set) Each() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for ; s != 0; s &= s - 1 {
+			if !yield(bits.TrailingZeros32(uint32(s))) {
+				return
+			}
+		}
+	}
+}
+
+// Host has the services of a configuration. Its methods are safe for concurrent use, but a service may be asked by one Asking at a time: whoever calls sees to that.
+type Host struct {
+	services []*service
+	uses     map[string][]use // by scheduler name, in the order in which services are asked
+	objects  Objects
+	log      *slog.Logger
+}
+
+// use is what a profile has a service do.
+type use struct {
+	service         int
+	filters, scores []string
+	weights         []int64 // of scores
+}
+
+// New returns a host that has called nobody yet.
+func New(cfg Config) (*Host, error) {
+	if n := len(cfg.Services); n > MaxServices {
+		return nil, fmt.Errorf("plugin services: %d, want at most %d", n, MaxServices)
+	}
+	metrics, err := newMetrics(cfg.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{uses: make(map[string][]use), objects: cfg.Objects, log: cfg.Log}
+	of := make(map[string]int) // the service of a plugin
+	began := time.Now()
+	for i, s := range cfg.Services {
+		if s.Objects && cfg.Objects == nil {
+			return nil, fmt.Errorf("plugin service %q: there are no Kubernetes objects to send: they take --source=kube", s.Name)
+		}
+		for _, p := range s.Plugins {
+			of[p.Name] = i
+		}
+		h.services = append(h.services, &service{Service: s, limits: defaultLimits, clock: func() time.Duration { return time.Since(began) }, metrics: metrics.of(s.Name), log: cfg.Log.With("service", s.Name)})
+	}
+	for i := range cfg.Profiles {
+		p := &cfg.Profiles[i]
+		if uses := usesOf(p, of); len(uses) > 0 {
+			h.uses[p.SchedulerName] = uses
+			for _, u := range uses {
+				s := h.services[u.service]
+				s.profiles = append(s.profiles, toldProfile(p.SchedulerName, s.Plugins, cfg.Arguments[p.SchedulerName]))
+				s.used = append(s.used, u)
+			}
+		}
+	}
+	return h, nil
+}
+
+// usesOf returns what a profile has services do: the one whose filter comes first is asked first.
+func usesOf(p *cluster.Profile, of map[string]int) (uses []use) {
+	at := func(service int) *use {
+		k := slices.IndexFunc(uses, func(u use) bool { return u.service == service })
+		if k < 0 {
+			k, uses = len(uses), append(uses, use{service: service})
+		}
+		return &uses[k]
+	}
+	for _, name := range p.Filters {
+		if i, ok := of[name]; ok {
+			u := at(i)
+			u.filters = append(u.filters, name)
+		}
+	}
+	for _, w := range p.Weights {
+		if i, ok := of[w.Name]; ok {
+			u := at(i)
+			u.scores, u.weights = append(u.scores, w.Name), append(u.weights, w.Weight)
+		}
+	}
+	return uses
+}
+
+func toldProfile(schedulerName string, plugins []Plugin, arguments map[string][]byte) *pluginv1.Profile {
+	out := &pluginv1.Profile{SchedulerName: schedulerName}
+	for _, p := range plugins {
+		if args, ok := arguments[p.Name]; ok {
+			out.Arguments = append(out.Arguments, &pluginv1.PluginArguments{Plugin: p.Name, Json: args})
+		}
+	}
+	return out
+}
+
+// Asked returns the services that are to be asked about pods of a scheduler name.
+func (h *Host) Asked(schedulerName string) (set Set) {
+	for _, u := range h.uses[schedulerName] {
+		set |= 1 << u.service
+	}
+	return set
+}
+
+// NeedsObjects reports whether one of some services may be sent Kubernetes' objects.
+func (h *Host) NeedsObjects(set Set) bool {
+	for i := range set.Each() {
+		if h.services[i].Objects {
+			return true
+		}
+	}
+	return false
+}
+
+// Len returns how many services there are.
+func (h *Host) Len() int { return len(h.services) }
+
+// End ends the session with a service, by its place. Nobody asks it meanwhile.
+func (h *Host) End(i int) { h.services[i].end() }
+
+// Longest returns how long it takes at most to ask the services of a set about a pod, if all nodes fit a request.
+func (h *Host) Longest(set Set) (long time.Duration) {
+	for i := range set.Each() {
+		long += 3 * h.services[i].Timeout // to describe, to begin a session, and to ask
+	}
+	return long
+}
+
+// Begin has the services ready that are to be asked about a pod of a scheduler name, in a state of that epoch. An error says which has failed, and why.
+func (h *Host) Begin(ctx context.Context, epoch cluster.Epoch, schedulerName string) (*Asking, error) {
+	k := &Asking{host: h, at: time.Duration(-1)}
+	for _, u := range h.uses[schedulerName] {
+		s := h.services[u.service]
+		if err := s.begin(ctx, epoch); err != nil {
+			if err := k.skip(ctx, s, err); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		k.parts = append(k.parts, &part{service: s, use: u})
+	}
+	return k, nil
+}
+
+// skip returns nil if a service that has failed is to be skipped, and else what ends the attempt.
+func (k *Asking) skip(ctx context.Context, s *service, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	err = fmt.Errorf("plugin service %q: %w", s.Name, err)
+	if !s.Ignorable || errors.Is(err, errConfig) {
+		return err
+	}
+	s.log.Debug("plugin service skipped: it has failed, and is ignorable", "err", err)
+	return nil
+}

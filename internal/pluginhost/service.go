@@ -1,0 +1,255 @@
+package pluginhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/extender"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+const (
+	// failedFor is how long a service that has failed is not asked again: so pods fail at once that would all wait for it, and people have time to read why.
+	failedFor = time.Second
+	// largest bounds a message, as the proto says.
+	largest = 16 << 20
+)
+
+var (
+	// errConfig is that what a service says of itself does not fit the configuration: an ignorable one is not skipped for it, for it would be for ever.
+	errConfig = errors.New("does not fit the configuration")
+	errLate   = errors.New("no answer within its timeout")
+	// ErrAgain is returned by [Asking.Exchange] if a session has ended that was good before: the service may have been started anew. What was asked is to be asked again.
+	ErrAgain = errors.New("the service has ended the session")
+)
+
+// service is a service of a host. Whoever asks owns it.
+type service struct {
+	Service
+	profiles []*pluginv1.Profile
+	used     []use // of all profiles
+	limits   limits
+	clock    func() time.Duration // how long the host has been; it does not go backwards
+	metrics  *serviceMetrics
+	log      *slog.Logger
+
+	session *session      // nil: there is none
+	failed  time.Duration // by clock
+	why     error         // it failed
+	ended   time.Duration // when a good session has ended last, by clock; 0: none has
+	perNode time.Duration // that it takes
+}
+
+// begin has a session for an epoch, the one that there is or another.
+func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
+	if is := s.session; is != nil && is.epoch == epoch {
+		err := is.calls.over()
+		switch {
+		case err == nil:
+			return nil
+		case !is.proven || !s.mayEnd(err):
+			s.fail(err)
+			return err
+		}
+	}
+	s.end()
+	if s.why != nil && s.clock()-s.failed < failedFor {
+		return s.why
+	}
+	began := s.clock()
+	defer func() {
+		s.metrics.observe("begin", s.clock()-began, err)
+		if err != nil && ctx.Err() == nil {
+			s.fail(err)
+		}
+	}()
+	described, err := s.describe(ctx)
+	if err != nil {
+		return err
+	}
+	plugins, err := s.check(described)
+	if err != nil {
+		return err
+	}
+	within, cancel := context.WithCancelCause(context.Background()) // it is of no call
+	late := time.AfterFunc(s.Timeout, func() { cancel(errLate) })
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	stream, err := pluginv1.NewPluginServiceClient(s.Conn).Judge(within, grpc.MaxCallRecvMsgSize(largest), grpc.MaxCallSendMsgSize(largest)) // a server may let nobody begin one
+	if inTime, wanted := late.Stop(), stop(); err == nil && (!inTime || !wanted) {
+		err = context.Cause(within)
+	}
+	if err != nil {
+		cancel(err)
+		return fmt.Errorf("begin a session: %w", short(err))
+	}
+	s.session = newSession(&s.limits, epoch, plugins)
+	s.session.profiles = s.profiles
+	s.session.calls.begin(within, cancel, stream)
+	s.log.Info("plugin service: session begun")
+	return nil
+}
+
+func (s *service) describe(ctx context.Context) (*pluginv1.DescribeResponse, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, errLate)
+	defer cancel()
+	out, err := pluginv1.NewPluginServiceClient(s.Conn).Describe(ctx, &pluginv1.DescribeRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("describe: %w", short(err))
+	}
+	return out, nil
+}
+
+// end ends the session, if there is one.
+func (s *service) end() {
+	if s.session != nil {
+		s.session.calls.end()
+		s.session = nil
+	}
+}
+
+// mayEnd reports whether a session that was good may end, without the service having failed: not soon behind another one.
+func (s *service) mayEnd(err error) bool {
+	if s.ended != 0 && s.clock()-s.ended < failedFor {
+		return false
+	}
+	s.ended = s.clock()
+	s.log.Info("plugin service: session ended", "err", err)
+	return true
+}
+
+// fail ends the session, and has nobody begin another one for a while.
+func (s *service) fail(err error) {
+	s.end()
+	s.failed, s.why = s.clock(), err
+	s.log.Warn("plugin service has failed", "err", err)
+}
+
+// exchange asks what is to be asked, one request after the other, and keeps what is answered. If ctx ends, what has been asked is answered all the same, for whoever comes next.
+func (s *service) exchange(ctx context.Context) error {
+	is := s.session
+	for len(is.outbox) > 0 {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		b := is.outbox[0]
+		if !b.sent {
+			b.sent, b.at = true, s.clock()
+		} else {
+			is.calls.resume()
+		}
+		response, err := is.calls.call(ctx, b.request, s.Timeout-(s.clock()-b.at))
+		if err != nil && ctx.Err() != nil && is.calls.over() == nil {
+			return context.Cause(ctx)
+		}
+		if err == nil {
+			err = is.take(b, response, b.at)
+		}
+		took := s.clock() - b.at
+		s.metrics.observe("judge", took, err)
+		switch {
+		case err == nil, errors.As(err, new(errStated)): // that is about what was asked; all else stands
+			is.outbox, is.proven = is.outbox[1:], true
+			if !b.stale {
+				s.pace(b.count, took)
+			}
+			if err != nil {
+				return err
+			}
+		case errors.Is(err, errLate):
+			s.slower(b)
+			s.fail(fmt.Errorf("%w of %v", errLate, s.Timeout))
+			return s.why
+		case is.proven && errors.Is(err, errEnded) && s.mayEnd(err):
+			s.end()
+			return ErrAgain
+		default:
+			s.fail(err)
+			return err
+		}
+		s.metrics.judged.Add(float64(b.count))
+	}
+	is.outbox = nil
+	return nil
+}
+
+// leastAsked is about how many nodes a service is asked at a time, if it may be asked about as many as that.
+const leastAsked = 100
+
+// pace has a service asked about no more nodes at a time than it answers in a quarter of its time, at the slowest rate that it has had lately, nor about more than twice as many as before.
+func (s *service) pace(asked int, took time.Duration) {
+	if asked < leastAsked {
+		return
+	}
+	s.perNode = max(took/time.Duration(asked), s.perNode*9/10, 1)
+	s.limits.asked = max(leastAsked, min(maxAsked, 2*s.limits.asked, int(s.Timeout/4/s.perNode)))
+	s.limits.told = max(leastAsked, min(defaultLimits.told, s.limits.asked))
+}
+
+// slower has a service asked about fewer nodes at a time than it was too late with.
+func (s *service) slower(b *batch) {
+	if n := max(b.count, len(b.request.GetNodes())); n > leastAsked {
+		s.limits.asked, s.limits.told = max(leastAsked, n/4), max(leastAsked, n/4)
+	}
+}
+
+// check checks that a service has what the configuration says, and returns those of its plugins that are used, by name.
+func (s *service) check(d *pluginv1.DescribeResponse) (map[string]*pluginv1.PluginDescription, error) {
+	if n := len(d.GetPlugins()); n > maxPlugins {
+		return nil, fmt.Errorf("describe: %d plugins, want at most %d", n, maxPlugins)
+	}
+	plugins := make(map[string]*pluginv1.PluginDescription)
+	for _, p := range d.GetPlugins() {
+		name := p.GetName()
+		if plugins[name] != nil {
+			return nil, fmt.Errorf("describe: two plugins are called %q", extender.Short(name))
+		}
+		if _, ok := pluginv1.Normalization_name[int32(p.GetNormalization())]; !ok {
+			return nil, fmt.Errorf("describe: plugin %q: normalization %d is not one that this Berth knows", extender.Short(name), p.GetNormalization())
+		}
+		if p.GetDepends().GetMilliseconds() < 0 {
+			return nil, fmt.Errorf("describe: plugin %q: depends.milliseconds is negative", extender.Short(name))
+		}
+		plugins[name] = p
+	}
+	used := make(map[string]*pluginv1.PluginDescription)
+	for _, u := range s.used {
+		for _, name := range slices.Concat(u.filters, u.scores) {
+			used[name] = plugins[name]
+		}
+		for _, name := range u.filters {
+			if !plugins[name].GetFilters() {
+				return nil, fmt.Errorf("%w: profiles have plugin %q filter nodes, and the service describes none of that name that does", errConfig, name)
+			}
+		}
+		for _, name := range u.scores {
+			if !plugins[name].GetScores() {
+				return nil, fmt.Errorf("%w: profiles have plugin %q score nodes, and the service describes none of that name that does", errConfig, name)
+			}
+		}
+	}
+	for name, p := range used {
+		if d := p.GetDepends(); (d.GetObjects() || d.GetPod()) && !s.Objects {
+			return nil, fmt.Errorf("%w: plugin %q depends on Kubernetes objects: say objects: true of the service", errConfig, name)
+		}
+	}
+	return used, nil
+}
+
+// maxPlugins is how many plugins a service may have.
+const maxPlugins = 64
+
+// short is an error of a call in few words.
+func short(err error) error {
+	if st, ok := status.FromError(err); ok {
+		return fmt.Errorf("%s: %s", st.Code(), extender.Short(st.Message()))
+	}
+	return err
+}

@@ -1,0 +1,72 @@
+package roles
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-scheduler/berth/internal/certs"
+	"github.com/berth-scheduler/berth/internal/config"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// plugins returns the plugin services of the configuration, nil if there are none, and what closes the connections to them.
+func (e *env) plugins(cl Cluster, objects pluginhost.Objects, metrics prometheus.Registerer) (h *pluginhost.Host, end func(), err error) {
+	if len(cl.PluginServices) == 0 {
+		return nil, func() {}, nil
+	}
+	cfg := pluginhost.Config{Profiles: cl.Settings.Profiles, Arguments: make(map[string]map[string][]byte), Log: e.Log, Metrics: metrics}
+	if objects != nil {
+		cfg.Objects = objects
+	}
+	for name, of := range cl.PluginArguments {
+		cfg.Arguments[name] = make(map[string][]byte)
+		for plugin, args := range of {
+			cfg.Arguments[name][plugin] = args
+		}
+	}
+	var clients []*rpc.Clients
+	end = func() {
+		for _, c := range clients {
+			_ = c.Close()
+		}
+	}
+	for _, s := range cl.PluginServices {
+		c, err := e.clientsOf(s)
+		if err != nil {
+			end()
+			return nil, nil, fmt.Errorf("plugin service %q: %w", s.Name, err)
+		}
+		clients = append(clients, c)
+		conn, err := c.Conn(s.Address)
+		if err != nil {
+			end()
+			return nil, nil, fmt.Errorf("plugin service %q: %w", s.Name, err)
+		}
+		service := pluginhost.Service{Name: s.Name, Conn: conn, Timeout: s.Timeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects}
+		for _, p := range s.Plugins {
+			service.Plugins = append(service.Plugins, pluginhost.Plugin{Name: p.Name, Filters: slices.Contains(p.Points, "filter"), Scores: slices.Contains(p.Points, "score")})
+		}
+		cfg.Services = append(cfg.Services, service)
+	}
+	if h, err = pluginhost.New(cfg); err != nil {
+		end()
+		return nil, nil, err
+	}
+	return h, end, nil
+}
+
+// clientsOf returns what connects to a plugin service.
+func (e *env) clientsOf(s config.PluginService) (*rpc.Clients, error) {
+	cfg := rpc.Config{Net: rpc.Outside(""), Outside: true, Log: e.Log, Metrics: e.measured.common}
+	if s.TLS != nil {
+		source, err := certs.Open(certs.Files{Cert: s.TLS.Cert, Key: s.TLS.Key, CA: s.TLS.CA}, "", e.Log)
+		if err != nil {
+			return nil, fmt.Errorf("read TLS files: %w", err)
+		}
+		cfg.Net, cfg.TLS = rpc.Outside(s.TLS.ServerName), &rpc.TLS{Client: source.Credentials()}
+	}
+	return rpc.NewClients(cfg), nil
+}

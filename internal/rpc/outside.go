@@ -1,0 +1,30 @@
+package rpc
+
+import (
+	"context"
+	"net"
+	"strings"
+
+	"google.golang.org/grpc"
+)
+
+// Outside returns the network of servers that are none of Berth's: host:port, or unix:// and the path of a socket. Over TLS they are known as serverName, or by their host if it
+// is "". Nobody listens on it.
+func Outside(serverName string) Network { return outside{serverName: serverName} }
+
+type outside struct {
+	tcp
+	serverName string
+}
+
+func (o outside) Dial(address string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	if o.serverName != "" {
+		opts = append(opts, grpc.WithAuthority(o.serverName))
+	}
+	if _, ok := strings.CutPrefix(address, "unix://"); !ok {
+		return o.tcp.Dial(address, opts...)
+	}
+	return dial(address, func(ctx context.Context, address string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(address, "unix://"))
+	}, append([]grpc.DialOption{grpc.WithAuthority("localhost")}, opts...))
+}

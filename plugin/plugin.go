@@ -1,0 +1,179 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Plugin has a say in where pods go: which nodes can run them, or which of these are best, or both.
+//
+// Its functions are called by several goroutines at a time, also about one kind: about different nodes, and for different streams, such as those of a binder that was active
+// and of the one that took over from it. Their context ends when Berth does not want the answer any more; what calls others has to heed it, for the stream waits.
+type Plugin struct {
+	// Name is what profiles of Berth's configuration call it. Required. None of Berth's own plugins has it.
+	Name string
+	// Filter says whether a node can run pods of a kind. nil: all can, as far as this plugin is concerned.
+	Filter FilterFunc
+	// Score says how good a node is for pods of a kind that it can run. nil: the plugin does not score.
+	Score ScoreFunc
+	// Normalization is what becomes of the scores of a pod's feasible nodes before they are weighed.
+	Normalization Normalization
+	// Depends says what answers depend on, besides the kind of the pod and what the node is itself. Who says too little is not asked again when something changes.
+	Depends Dependencies
+	// Configure returns the plugin as it is for a profile with arguments: args of the profile's pluginConfig, in JSON. Filter and Score are taken of it. It is called when a stream
+	// begins, and must be fast. If it fails, so do all attempts of pods of the profile that the plugin is asked about. A profile without arguments gets the plugin itself.
+	// nil: the plugin has no arguments, and profiles that give it some get an error.
+	Configure func(arguments json.RawMessage) (Plugin, error)
+}
+
+// FilterFunc returns nil if the node can run pods of the kind, and else why it cannot. An error fails the attempts of the pods that are asked about.
+type FilterFunc func(ctx context.Context, kind *Kind, node *Node) (*Refusal, error)
+
+// ScoreFunc returns how good the node is for pods of the kind, from 0 to 100, where 100 is best unless the plugin's normalization is [Reversed]. An error, or
+// a score out of bounds, fails the attempts of the pods that are asked about.
+type ScoreFunc func(ctx context.Context, kind *Kind, node *Node) (int64, error)
+
+// Refusal says why a node cannot run a pod.
+type Refusal struct {
+	// Reason is told to people with the number of nodes of which it is said, so it should not name the node: "no GPU of that model". Required; at most 1 KiB, or it is cut.
+	// Beyond some 900 different reasons in one answer, further ones are told as "another reason".
+	Reason string
+	// Unresolvable: nothing would change if pods were evicted from the node. It is kube-scheduler's UnschedulableAndUnresolvable.
+	Unresolvable bool
+}
+
+// Normalization is what becomes of scores before they are weighed.
+type Normalization int
+
+const (
+	// AsIs: scores are what they are.
+	AsIs Normalization = iota
+	// Proportional: the highest becomes 100, and others so much of it as they are of the highest.
+	Proportional
+	// Reversed: the same, and then 100 less that: a low score is good.
+	Reversed
+)
+
+// Dependencies are what the answers of a plugin depend on, besides the kind of the pod and what its node is itself.
+type Dependencies struct {
+	// Requested: on [Node.Requested] or [Node.PodCount]. An answer holds until a pod comes to the node, or leaves it.
+	Requested bool
+	// Pods: on [Node.Pods], which has none else. An answer holds as long as with Requested, which is told too.
+	Pods bool
+	// Objects: on [Kind.Pod] or [Node.Object], which fail else. It takes a Berth with an API server.
+	Objects bool
+	// Pod: on the pod itself, its name say, and not only on what pods of its kind have in common: each is a kind of its own then. Much slower. It includes Objects.
+	Pod bool
+	// Holds: on things that Berth does not know of. An answer holds for so long, in whole milliseconds. 0: as long as the rest lets it.
+	Holds time.Duration
+}
+
+// Kind is what pods of one specification have in common. It is only to be read, and only until the function returns that got it.
+type Kind struct {
+	// Namespace is metadata.namespace.
+	Namespace string
+	// Labels are metadata.labels.
+	Labels map[string]string
+	// Requested is what a pod requests, by resource: thousandths of a CPU for cpu, bytes for memory, and the resource's own unit for others.
+	Requested map[string]int64
+	// Priority is spec.priority.
+	Priority int32
+	// SchedulerName is spec.schedulerName, and the name of the profile.
+	SchedulerName string
+
+	pod func() (*corev1.Pod, error)
+}
+
+// Pod returns the pod as Kubernetes has it, but without what tells pods of a kind apart: name, UID, times, status, managedFields, and the volume with its own token. A plugin
+// that depends on the pod gets all of it but managedFields. It is decoded once, when somebody asks. It fails if no plugin of the process depends on objects, and for kinds that are only on nodes.
+func (k *Kind) Pod() (*corev1.Pod, error) {
+	if k.pod == nil {
+		return nil, errNotTold
+	}
+	return k.pod()
+}
+
+// Node is a node with what Berth has placed there, whether it is bound already or not. It is only to be read, and only until the function returns that got it.
+type Node struct {
+	// Name is metadata.name.
+	Name string
+	// Labels are metadata.labels.
+	Labels map[string]string
+	// Taints are spec.taints, in order, with key, value and effect.
+	Taints []corev1.Taint
+	// Unschedulable is spec.unschedulable.
+	Unschedulable bool
+	// Allocatable is status.allocatable, in the units of [Kind.Requested]; "pods" included.
+	Allocatable map[string]int64
+	// Requested is what its pods request in all, in the same units. Of resources of which nothing is requested there is nothing.
+	Requested map[string]int64
+	// PodCount is how many pods there are.
+	PodCount int
+	// Pods are those pods, by UID, if some plugin of the process depends on pods.
+	Pods map[string]*Pod
+
+	object func() (*corev1.Node, error)
+}
+
+// Object returns the node as Kubernetes has it, without managedFields. It is decoded once, when somebody asks. It fails if no plugin of the process depends on objects.
+func (n *Node) Object() (*corev1.Node, error) {
+	if n.object == nil {
+		return nil, errNotTold
+	}
+	return n.object()
+}
+
+var errNotTold = errors.New("the object was not told: no plugin of the process depends on objects, or it is that of pods that nobody asks about")
+
+// Pod is a pod on a node.
+type Pod struct {
+	UID, Name string
+	// Kind is what it is. Its namespace is the pod's.
+	Kind *Kind
+}
+
+const (
+	maxPlugins   = 64
+	maxNameBytes = 253
+)
+
+// check returns what is wrong with the plugins of a process.
+func check(plugins []Plugin) error {
+	if len(plugins) == 0 || len(plugins) > maxPlugins {
+		return fmt.Errorf("%d plugins: want 1 to %d", len(plugins), maxPlugins)
+	}
+	seen := make(map[string]bool)
+	for i, p := range plugins {
+		if p.Name == "" || len(p.Name) > maxNameBytes || !utf8.ValidString(p.Name) {
+			return fmt.Errorf("plugin %d: its name is %q: want 1 to %d bytes of UTF-8", i, p.Name, maxNameBytes)
+		}
+		if seen[p.Name] {
+			return fmt.Errorf("plugin %s: there are two", p.Name)
+		}
+		seen[p.Name] = true
+		if err := p.check(); err != nil {
+			return fmt.Errorf("plugin %s: %w", p.Name, err)
+		}
+	}
+	return nil
+}
+
+func (p *Plugin) check() error {
+	switch {
+	case p.Filter == nil && p.Score == nil:
+		return errors.New("it has neither Filter nor Score")
+	case p.Normalization < AsIs || p.Normalization > Reversed:
+		return fmt.Errorf("its Normalization is %d: want AsIs, Proportional or Reversed", p.Normalization)
+	case p.Normalization != AsIs && p.Score == nil:
+		return errors.New("it has a Normalization, and no Score")
+	case p.Depends.Holds < 0 || p.Depends.Holds%time.Millisecond != 0:
+		return fmt.Errorf("its answers hold for %v: want whole milliseconds, or 0", p.Depends.Holds)
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+package plugin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+// session is what one stream has told. One goroutine changes it, the stream's, and never while others judge by it.
+type session struct {
+	plugins  map[string]*Plugin               // of the process, by name
+	profiles map[string]map[string]configured // of a profile, those that have arguments
+	kinds    map[int32]*Kind
+	nodes    map[int32]*Node
+	last     int64 // request
+}
+
+// configured is a plugin with the arguments of a profile, or what is wrong with these.
+type configured struct {
+	plugin *Plugin
+	err    error
+}
+
+func newSession(plugins map[string]*Plugin) *session {
+	return &session{
+		plugins: plugins, profiles: make(map[string]map[string]configured), kinds: make(map[int32]*Kind), nodes: make(map[int32]*Node),
+	}
+}
+
+// invalid says what is wrong with a field of a request. The stream ends with it.
+func invalid(text, field string, at ...any) error {
+	return status.Errorf(codes.InvalidArgument, "%s: %s", fmt.Sprintf(field, at...), text)
+}
+
+// fold takes up what a request tells. What is forgotten goes first, so that its ids can be those of others in the same request; and what comes
+// before what names it.
+func (s *session) fold(req *pluginv1.JudgeRequest) error {
+	if req.GetId() != s.last+1 {
+		return invalid(fmt.Sprintf("%d: want %d", req.GetId(), s.last+1), "id")
+	}
+	s.last = req.GetId()
+	for i, profile := range req.GetProfiles() {
+		if err := s.setProfile(i, profile); err != nil {
+			return err
+		}
+	}
+	for i, id := range req.GetForgottenNodes() {
+		if s.nodes[id] == nil {
+			return invalid(fmt.Sprintf("there is no node %d", id), "forgotten_nodes[%d]", i)
+		}
+		delete(s.nodes, id)
+	}
+	for i, id := range req.GetForgottenKinds() {
+		if s.kinds[id] == nil {
+			return invalid(fmt.Sprintf("there is no kind %d", id), "forgotten_kinds[%d]", i)
+		}
+		delete(s.kinds, id)
+	}
+	for _, kind := range req.GetKinds() {
+		s.setKind(kind)
+	}
+	for i, node := range req.GetNodes() {
+		if err := s.setNode(i, node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) setProfile(i int, profile *pluginv1.Profile) error {
+	if s.last != 1 {
+		return invalid("profiles are told in the first request only", "profiles")
+	}
+	name := profile.GetSchedulerName()
+	if s.profiles[name] != nil {
+		return invalid(fmt.Sprintf("%q: it is told twice", name), "profiles[%d].scheduler_name", i)
+	}
+	s.profiles[name] = make(map[string]configured)
+	for k, arguments := range profile.GetArguments() {
+		p := s.plugins[arguments.GetPlugin()]
+		if p == nil {
+			return invalid(fmt.Sprintf("there is no plugin %q", arguments.GetPlugin()), "profiles[%d].arguments[%d].plugin", i, k)
+		}
+		made, err := p.configure(arguments.GetJson())
+		if err != nil {
+			err = fmt.Errorf("plugin %s: its arguments in profile %s: %w", p.Name, name, err)
+		}
+		s.profiles[name][p.Name] = configured{made, err}
+	}
+	return nil
+}
+
+// configure returns the plugin with arguments.
+func (p *Plugin) configure(arguments json.RawMessage) (with *Plugin, err error) {
+	if p.Configure == nil {
+		return nil, errors.New("it takes none")
+	}
+	defer func() {
+		if what := recover(); what != nil {
+			err = fmt.Errorf("panic: %v", what)
+		}
+	}()
+	made, err := p.Configure(arguments)
+	if err == nil && ((made.Filter == nil) != (p.Filter == nil) || (made.Score == nil) != (p.Score == nil)) {
+		err = errors.New("with them it filters or scores, and without it does not, or the other way round")
+	}
+	return &made, err
+}
+
+// setKind takes up a kind. One that is there already is what it is told to be now, also for the pods that are of it.
+func (s *session) setKind(told *pluginv1.Kind) {
+	kind := s.kinds[told.GetId()]
+	if kind == nil {
+		kind = new(Kind)
+		s.kinds[told.GetId()] = kind
+	}
+	*kind = Kind{
+		Namespace: told.GetNamespace(), Labels: told.GetLabels(), Requested: told.GetRequested(), Priority: told.GetPriority(), SchedulerName: told.GetSchedulerName(),
+		pod: decoded[corev1.Pod](told.GetObject()),
+	}
+}
+
+func (s *session) setNode(i int, told *pluginv1.Node) error {
+	node := s.nodes[told.GetId()]
+	if node == nil {
+		if told.GetSpec() == nil {
+			return invalid(fmt.Sprintf("node %d is new: want what it is", told.GetId()), "nodes[%d].spec", i)
+		}
+		node = &Node{Pods: make(map[string]*Pod)}
+		s.nodes[told.GetId()] = node
+	}
+	if spec := told.GetSpec(); spec != nil {
+		node.Name, node.Labels, node.Unschedulable, node.Allocatable = spec.GetName(), spec.GetLabels(), spec.GetUnschedulable(), spec.GetAllocatable()
+		node.Taints = nil
+		for _, taint := range spec.GetTaints() {
+			node.Taints = append(node.Taints, corev1.Taint{Key: taint.GetKey(), Value: taint.GetValue(), Effect: corev1.TaintEffect(taint.GetEffect())})
+		}
+		node.object = decoded[corev1.Node](spec.GetObject())
+	}
+	node.Requested, node.PodCount = told.GetRequested(), int(told.GetPodCount())
+	// Those that have left go first: a pod whose kind has changed leaves, and comes back.
+	for k, uid := range told.GetRemoved() {
+		if node.Pods[uid] == nil {
+			return invalid(fmt.Sprintf("pod %q is not on node %s", uid, node.Name), "nodes[%d].removed[%d]", i, k)
+		}
+		delete(node.Pods, uid)
+	}
+	for k, pod := range told.GetAdded() {
+		kind := s.kinds[pod.GetKind()]
+		switch {
+		case kind == nil:
+			return invalid(fmt.Sprintf("there is no kind %d", pod.GetKind()), "nodes[%d].added[%d].kind", i, k)
+		case node.Pods[pod.GetUid()] != nil:
+			return invalid(fmt.Sprintf("pod %q is on node %s already", pod.GetUid(), node.Name), "nodes[%d].added[%d].uid", i, k)
+		}
+		node.Pods[pod.GetUid()] = &Pod{UID: pod.GetUid(), Name: pod.GetName(), Kind: kind}
+	}
+	return nil
+}
+
+// decoded returns what decodes an object at its first call, whoever makes it; nil if there is none.
+func decoded[T any](object []byte) func() (*T, error) {
+	if len(object) == 0 {
+		return nil
+	}
+	return sync.OnceValues(func() (*T, error) {
+		out := new(T)
+		if err := json.Unmarshal(object, out); err != nil {
+			return nil, fmt.Errorf("decode the object: %w", err)
+		}
+		return out, nil
+	})
+}
+
+// question finds what a question names.
+func (s *session) question(i int, asked *pluginv1.Question) (*question, error) {
+	q := &question{kind: s.kinds[asked.GetKind()], nodes: make([]*Node, len(asked.GetNodes()))}
+	if q.kind == nil {
+		return nil, invalid(fmt.Sprintf("there is no kind %d", asked.GetKind()), "questions[%d].kind", i)
+	}
+	find := func(name string) *Plugin {
+		with, ok := s.profiles[q.kind.SchedulerName][name]
+		if !ok {
+			return s.plugins[name]
+		}
+		if with.err != nil && q.err == nil {
+			q.err = with.err
+		}
+		return with.plugin
+	}
+	for k, name := range asked.GetFilters() {
+		if p := s.plugins[name]; p == nil || p.Filter == nil {
+			return nil, invalid(fmt.Sprintf("there is no plugin %q that filters", name), "questions[%d].filters[%d]", i, k)
+		}
+		if p := find(name); q.err == nil {
+			q.filters = append(q.filters, filter{name, p.Filter})
+		}
+	}
+	for k, name := range asked.GetScores() {
+		if p := s.plugins[name]; p == nil || p.Score == nil {
+			return nil, invalid(fmt.Sprintf("there is no plugin %q that scores", name), "questions[%d].scores[%d]", i, k)
+		}
+		if p := find(name); q.err == nil {
+			q.scorers = append(q.scorers, scorer{name, p.Score})
+		}
+	}
+	for k, id := range asked.GetNodes() {
+		if q.nodes[k] = s.nodes[id]; q.nodes[k] == nil {
+			return nil, invalid(fmt.Sprintf("there is no node %d", id), "questions[%d].nodes[%d]", i, k)
+		}
+	}
+	return q, nil
+}

@@ -1,0 +1,159 @@
+package binder
+
+import (
+	"context"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
+)
+
+// What a question asks plugin services, besides extenders.
+
+// begin has the plugin services ready that are asked, unless they are. False: that is the result.
+func (a *asked) begin(ctx context.Context) bool {
+	if a.extenders.servicesOf(a.in) == 0 {
+		return true
+	}
+	if a.judges != nil {
+		a.judges.Refresh()
+		return true
+	}
+	var schedulerName string
+	a.read(func(st *cluster.State, row *cluster.PodRow) { schedulerName = st.Class(row.Class).Spec.SchedulerName })
+	if a.over() {
+		return false
+	}
+	judges, err := a.extenders.services.Begin(ctx, cluster.Epoch(a.epoch), schedulerName)
+	if err == nil && a.sent != nil {
+		err = judges.SetPod(a.sent)
+	}
+	switch {
+	case ctx.Err() != nil:
+		a.err = context.Cause(ctx)
+	case err != nil:
+		a.end(rejection{err: err})
+	}
+	if err != nil || a.over() {
+		return false
+	}
+	a.judges = judges
+	a.judges.Refresh()
+	return true
+}
+
+// isJudged reports whether all plugin services have judged a node as it is. The caller holds the ledger's lock.
+func (a *asked) isJudged(st *cluster.State, i cluster.NodeIndex) bool {
+	if a.extenders.servicesOf(a.in) == 0 {
+		return true
+	}
+	return a.judges != nil && a.judges.Holds(st, i)
+}
+
+// collect notes what plugin services are to be asked about nodes. The caller holds the ledger's lock.
+func (a *asked) collect(st *cluster.State, nodes []seenNode) {
+	if a.judges != nil {
+		a.judges.Collect(st, a.subject, a.indexesOf(nodes))
+	}
+}
+
+// indexesOf returns the indexes of nodes, until it is called again.
+func (a *asked) indexesOf(nodes []seenNode) []cluster.NodeIndex {
+	out := a.scratch.indexes[:0]
+	for _, n := range nodes {
+		out = append(out, n.Node)
+	}
+	a.scratch.indexes = out
+	return out
+}
+
+// sure returns the best of some nodes, if that does not depend on what plugin services would say of those that have changed since they were asked: where even the most that these could score
+// would not make one of them better. nil: it does, or there is no telling. So of many pods of a kind, few have to be asked about. The caller holds the ledger's lock.
+func (a *asked) sure(st *cluster.State, nodes []seenNode) *seenNode {
+	if a.judges == nil || !a.alike || a.extenders.extendersOf(a.in) != 0 {
+		return nil
+	}
+	kept, ok := a.judges.Kept(st, a.subject)
+	if !ok {
+		return nil
+	}
+	var best, other *seenNode // the best that is known, and the best that could be, of the others
+	unknown := 0
+	var known, could seenNode
+	for _, n := range nodes {
+		is, refused, score := kept.Of(n.Node)
+		switch {
+		case refused:
+		case is:
+			if n.Total += score; best == nil || better(n, *best) {
+				known = n
+				best = &known
+			}
+		default:
+			unknown++
+			if n.Total += kept.Most; other == nil || better(n, *other) {
+				could = n
+				other = &could
+			}
+		}
+	}
+	if best == nil || unknown > a.extenders.mostUnknown || other != nil && better(*other, *best) {
+		return nil
+	}
+	return best
+}
+
+// better reports whether a node is chosen rather than another one.
+func better(a, b seenNode) bool { return a.Total > b.Total || a.Total == b.Total && a.Tie < b.Tie }
+
+// addKnown adds why plugin services refuse nodes that were left out since that was known.
+func (a *asked) addKnown(why map[string]pluginhost.Refusal) {
+	if a.judges == nil || a.pod.RequiredNode != "" {
+		return
+	}
+	a.read(func(st *cluster.State, row *cluster.PodRow) {
+		a.judge(row, func() {
+			for _, n := range a.among(st, nil) {
+				if r, known := a.judges.Known(st, n.Node); known {
+					if _, told := why[n.name]; !told {
+						why[n.name] = r
+					}
+				}
+			}
+		})
+	})
+}
+
+// judged asks plugin services about the nodes that were seen, and returns which they leave, and why they refuse others, by name.
+func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[string]pluginhost.Refusal, err error) {
+	why = make(map[string]pluginhost.Refusal)
+	if a.judges == nil {
+		return s.nodes, why, nil
+	}
+	if err := a.judges.Exchange(ctx); err != nil {
+		a.judges.Done()
+		a.judges = nil // whatever comes next begins anew
+		return nil, nil, err
+	}
+	left = s.nodes[:0] // nobody looks at those that are refused
+	for _, n := range s.nodes {
+		if r, refused := a.judges.Refusal(n.Node); refused {
+			why[n.name] = r
+		} else {
+			left = append(left, n)
+		}
+	}
+	return left, why, nil
+}
+
+// addScores adds to totals what plugin services score.
+func (a *asked) addScores(nodes []seenNode) {
+	if a.judges == nil {
+		return
+	}
+	sums := append(a.scratch.sums[:0], make([]int64, len(nodes))...)
+	a.judges.Score(a.indexesOf(nodes), sums)
+	for k := range nodes {
+		nodes[k].Total += sums[k]
+	}
+	a.scratch.sums = sums
+}
