@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -9,20 +11,32 @@ import (
 	"github.com/berth-scheduler/berth/test/berthtest"
 )
 
+// TestMain lets the test binary be the process of the plugin services.
+func TestMain(m *testing.M) {
+	if is, err := asPlugin(os.Args); is {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, pluginCommand+":", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
 // TestBerthSurvivesAFewFaults is a short run of what make chaos does: binders that are killed, lose their lease and are
-// paused past it, a worker that is killed, and an API server that answers too late.
+// paused past it, a worker that is killed, an API server that answers too late, and plugin services that lie.
 func TestBerthSurvivesAFewFaults(t *testing.T) {
 	survives(t, config{
-		count: 5, source: sourceKube,
-		only: []Kind{doKill + " " + roleBinder, leaseRevoke, doPause + " " + roleBinder, doKill + " " + roleFilter, apiLate},
+		count: 6, source: sourceKube,
+		only: []Kind{doKill + " " + roleBinder, leaseRevoke, doPause + " " + roleBinder, doKill + " " + roleFilter, apiLate, pluginLie},
 	})
 }
 
-// TestBerthSurvivesAFewFaultsOnItsLocalSourceWithTLS is the same without an API server, and with certificates that are replaced.
+// TestBerthSurvivesAFewFaultsOnItsLocalSourceWithTLS is the same without an API server, with certificates that are replaced, and plugin services that are killed.
 func TestBerthSurvivesAFewFaultsOnItsLocalSourceWithTLS(t *testing.T) {
 	survives(t, config{
-		count: 4, source: sourceLocal, tls: true,
-		only: []Kind{doKill + " " + roleBinder, certRenew, cutBinderEtcd, killHolding},
+		count: 5, source: sourceLocal, tls: true,
+		only: []Kind{doKill + " " + roleBinder, certRenew, cutBinderEtcd, killHolding, pluginKill},
 	})
 }
 
@@ -49,8 +63,8 @@ func survives(t *testing.T, cfg config) {
 		t.Error(v)
 	}
 	s := Summarize(entries)
-	if s.Terms < 2 || s.Scheduled < 100 || s.Injected-s.Failed < 4 {
-		t.Errorf("%d terms, %d pods scheduled and %d faults: want at least one failover, 100 pods and 4 faults", s.Terms, s.Scheduled, s.Injected-s.Failed)
+	if s.Terms < 2 || s.Scheduled < 100 || s.Seated < 10 || s.Injected-s.Failed < 4 {
+		t.Errorf("%d terms, %d pods scheduled, %d of them seated, and %d faults: want at least one failover, 100 pods, 10 and 4 faults", s.Terms, s.Scheduled, s.Seated, s.Injected-s.Failed)
 	}
 	s.print(t.Output(), nil)
 }

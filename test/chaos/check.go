@@ -35,6 +35,7 @@ const (
 	RuleFound      Rule = "a replica that differs or lags is found out"
 	RulePromise    Rule = "no volume is two claims', and no claim has two volumes"
 	RuleClaimed    Rule = "a pod is bound when its claims are, and where their volumes are"
+	RulePlugin     Rule = "a pod is bound only where its plugin has it"
 	RuleHistory    Rule = "the history is whole"
 )
 
@@ -494,6 +495,7 @@ func (c *checker) bound(at Micros, revision int64, p *podState) {
 		return
 	}
 	n.pods[p.uid] = p
+	c.seated(at, revision, p, n)
 	// The newest version of the node first. If none of those that Berth can have known of will do, it was Berth's doing. Whoever
 	// was placed last on the node knew of all others.
 	last := decided.to

@@ -134,6 +134,16 @@ func (h *tale) place(epoch, seq int64, name, on string) {
 	h.store(name, on, "")
 }
 
+// seat places so many seated pods on one node.
+func (h *tale) seat(pods int) {
+	h.node(trimNode(seatNode(0)))
+	for i := range pods {
+		name := fmt.Sprintf("seated-%d", i)
+		h.pod(seated(name, seatedProfiles[i%len(seatedProfiles)]))
+		h.place(h.newest(), int64(20+i), name, seatNode(0).Name)
+	}
+}
+
 // hooked has a webhook fail the bind of a pod, whose intent is there for some time.
 func (h *tale) hooked(lasts Micros) {
 	h.now += recovery
@@ -237,6 +247,17 @@ func TestEachKindOfViolationIsFound(t *testing.T) {
 		{"a pod goes to no node", RuleConstraint, "does not exist", func(h *tale) {
 			h.pod(pod(classPlain, "d", 10))
 			h.place(h.newest(), 20, "d", "node-77")
+		}},
+		{"all seats of a node are taken, and taken again", "", "", func(h *tale) {
+			h.seat(seatsEach)
+			h.remove("seated-0")
+			h.pod(seated("d", seatedProfiles[1]))
+			h.place(h.newest(), 40, "d", seatNode(0).Name)
+		}},
+		{"more pods are seated than there are seats", RulePlugin, "4 are seated there, on 3 seats", func(h *tale) { h.seat(seatsEach + 1) }},
+		{"a seated pod is where there are no seats", RulePlugin, "has no seats", func(h *tale) {
+			h.pod(seated("d", seatedProfiles[0]))
+			h.place(h.newest(), 20, "d", "node-02")
 		}},
 		{"two pods use one host port", RuleConstraint, "host port 8080", func(h *tale) {
 			h.pod(port("d"))

@@ -26,6 +26,13 @@ import (
 )
 
 func main() {
+	if is, err := asPlugin(os.Args); is {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, pluginCommand+":", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := chaos(ctx, os.Args[1:])
 	stop()
@@ -87,12 +94,13 @@ func chaos(ctx context.Context, args []string) error {
 		if cfg.users && !cfg.tls {
 			return errors.New("--etcd-users: needs --tls: etcd knows Berth's roles by their certificates")
 		}
+		cfg.noPlugins = cfg.older != "" && !knowsPlugins(cfg.older)
 		for _, t := range kinds(leaseTTL) {
-			switch possible := t.possible(cfg.source, cfg.tls); {
+			switch possible := t.possible(cfg); {
 			case only == "" && possible:
 				cfg.only = append(cfg.only, t.kind)
 			case !possible && slices.Contains(cfg.only, t.kind):
-				return fmt.Errorf("--only: %q is not possible with --source=%s and --tls=%v", t.kind, cfg.source, cfg.tls)
+				return fmt.Errorf("--only: %q is not possible with --source=%s, --tls=%v and --older=%s", t.kind, cfg.source, cfg.tls, cfg.older)
 			}
 		}
 		if cfg.only = slices.DeleteFunc(cfg.only, func(k Kind) bool { return slices.Contains(left, k) }); len(cfg.only) == 0 {

@@ -29,6 +29,7 @@ type nemesis struct {
 	done     atomic.Int64  // faults
 
 	controllers *controllers
+	plugins     *pluginProcess                 // nil: there are none
 	seen        *atomic.Pointer[func(*Object)] // is told changes of objects as they are recorded
 	claimed     claimed
 }
@@ -270,7 +271,11 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 	case provisionerMute:
 		return n.provisionerIs(ctx, f, moodSilent), nil
 
-	// 7. Certificates.
+	// 7. Plugin services.
+	case pluginKill, pluginPause, pluginLie:
+		return n.plugins.begin(f.Kind)
+
+	// 8. Certificates.
 	case certRenew:
 		return nothing, n.renew(ctx)
 	case certRotate:

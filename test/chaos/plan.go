@@ -103,6 +103,9 @@ const (
 	writesAmiss     Kind = "volume writes are refused and unanswered"
 	provisionerNo   Kind = "provisioner says no"
 	provisionerMute Kind = "provisioner is silent"
+	pluginKill      Kind = "kill plugin service"
+	pluginPause     Kind = "pause plugin service"
+	pluginLie       Kind = "plugin service lies"
 	certRenew       Kind = "renew all certificates"
 	certRotate      Kind = "replace the authority"
 	certExpire      Kind = "certificate expires"
@@ -128,17 +131,20 @@ const (
 	needsAPI          // an API server
 	needsTLS
 	needsPlaintext
+	needsPlugins
 )
 
 // possible reports whether a kind can be done to a system that is set up so.
-func (t traits) possible(source string, tls bool) bool {
+func (t traits) possible(cfg config) bool {
 	switch t.needs {
 	case needsAPI:
-		return source == sourceKube
+		return cfg.source == sourceKube
 	case needsTLS:
-		return tls
+		return cfg.tls
 	case needsPlaintext:
-		return !tls
+		return !cfg.tls
+	case needsPlugins:
+		return !cfg.noPlugins
 	}
 	return true
 }
@@ -245,6 +251,9 @@ func kinds(ttl time.Duration) []traits {
 		traits{writesAmiss, "api", ttl, 4 * ttl, nil, needsAPI},
 		traits{provisionerNo, "provisioner", ttl, 4 * ttl, nil, needsAPI},
 		traits{provisionerMute, "provisioner", bindTimeout + ttl, bindTimeout + 4*ttl, nil, needsAPI},
+		traits{pluginKill, "plugins", 0, 2 * ttl, nil, needsPlugins},
+		traits{pluginPause, "plugins", ttl / 3, 2 * ttl, nil, needsPlugins},
+		traits{pluginLie, "plugins", ttl / 3, 3 * ttl, nil, needsPlugins},
 		traits{certRenew, "certificates", 0, ttl, nil, needsTLS},
 		traits{certRotate, "certificates", 0, ttl, nil, needsTLS},
 		traits{certExpire, "certificates", ttl, 3 * ttl, anyParty, needsTLS},

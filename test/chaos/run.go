@@ -50,7 +50,9 @@ type config struct {
 	users    bool          // etcd lets in only its users, which berth etcd-init makes; with tls
 	berth    string        // path of the binary
 	older    string        // path of another, by which faults replace members; empty: the same
-	dir      string        // of the history and of everything else that is left behind; it must not exist
+	// noPlugins says that there are no plugin services: the older binary does not know them.
+	noPlugins bool
+	dir       string // of the history and of everything else that is left behind; it must not exist
 }
 
 const historyFile = "history.jsonl"
@@ -62,7 +64,8 @@ const bindTimeout = 6 * time.Second
 var schedulerConfig = fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles:
-- pluginConfig:
+- schedulerName: default-scheduler
+  pluginConfig:
   - name: VolumeBinding
     args: {bindTimeoutSeconds: %d}
 `, bindTimeout/time.Second)
@@ -112,6 +115,12 @@ func run(ctx context.Context, cfg config) (err error) {
 	}
 
 	// 2. Berth, each process behind a proxy.
+	if !cfg.noPlugins {
+		if w.plugins, err = newPluginProcess(cfg.dir, record); err != nil {
+			return err
+		}
+		defer w.plugins.stop()
+	}
 	if err := w.assemble(); err != nil {
 		return err
 	}
@@ -169,6 +178,7 @@ type world struct {
 	record   *Recorder
 	network  *Network
 	crew     *crew
+	plugins  *pluginProcess  // nil: there are no plugin services
 	recorded atomic.Int64    // the newest revision of Berth's etcd that is in the history
 	objects  atomic.Int64    // the newest resource version
 	bound    map[string]bool // uids of pods that were seen to be bound
@@ -202,8 +212,12 @@ func (w *world) assemble() error {
 		}
 		w.crew.cluster = append(w.crew.cluster, "--kubeconfig", kubeconfig)
 	}
-	config := filepath.Join(w.cfg.dir, "config.yaml")
-	if err := os.WriteFile(config, []byte(schedulerConfig), 0o600); err != nil {
+	config, text := filepath.Join(w.cfg.dir, "config.yaml"), schedulerConfig
+	if w.plugins != nil {
+		text += w.plugins.profiles()
+		w.crew.cluster = append(w.crew.cluster, "--plugin-services", w.plugins.services())
+	}
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
 	w.crew.cluster = append(w.crew.cluster, "--config", config)
@@ -304,7 +318,13 @@ func (w *world) work(ctx context.Context) error {
 			}
 		}
 	}
+	if w.plugins != nil {
+		if err := w.plugins.start(); err != nil {
+			return err
+		}
+	}
 	load := newWorkload(w.store, w.record, w.cfg.seed, w.cfg.rate)
+	load.seats = w.plugins != nil
 	starting, started := context.WithTimeout(ctx, startLimit)
 	err := load.start(starting)
 	started()
@@ -335,7 +355,7 @@ func (w *world) work(ctx context.Context) error {
 	w.record.Add(Entry{Mark: Faulty})
 	n := nemesis{
 		store: w.store, crew: w.crew, etcd: w.etcd, network: w.network, api: w.api, control: w.control, ids: w.ids, record: w.record, recorded: &w.recorded, binds: &w.binds,
-		controllers: play, seen: &w.seen,
+		controllers: play, plugins: w.plugins, seen: &w.seen,
 	}
 	err = n.run(ctx, NewPlan(w.cfg.seed, leaseTTL, w.cfg.only), w.cfg.duration, w.cfg.count)
 	if err != nil || ctx.Err() != nil {

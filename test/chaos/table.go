@@ -25,6 +25,16 @@ type Summary struct {
 	// Failovers are the times from the death of an active binder, when nothing else was done, to the first bind that was seen
 	// after the next election.
 	Failovers []time.Duration
+	Seated    int       // seated pods that were bound
+	Placing   []Placing // of probes: without a fault, and during each kind of fault to plugin services, if there was one
+}
+
+// Placing is how long it took to bind probes, who need no plugin service, that were created while there was a fault and no other; or none, nor the aftermath of one, if kind is
+// empty. Of a probe that was deleted before, it is how long that took.
+type Placing struct {
+	Kind        Kind
+	Count       int
+	Median, P99 time.Duration
 }
 
 // FaultCount is what is known of the faults of a kind.
@@ -62,8 +72,10 @@ func Summarize(entries []Entry) Summary {
 	var gaps []window
 	peaks := map[string]int64{}
 	open := map[int]int{} // number of a fault → its window
-	bound, claims := map[string]bool{}, map[string]bool{}
+	bound, claims, seated := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	named := map[string]*window{} // those of probes, by name
 	seen := map[Kind]int{}
+	probes := map[string]*window{} // by uid: from its creation to its bind, or its end
 	faults := false
 	var last, killed, elected Micros
 	for _, e := range entries {
@@ -105,6 +117,23 @@ func Summarize(entries []Entry) Summary {
 		if e.Key != nil && e.Key.Name == keyLeader && !e.Key.Deleted {
 			s.Terms++
 			elected = e.At
+		}
+		if o := e.Object; o != nil && o.ofPod() {
+			switch p := probes[o.UID]; {
+			case o.Pod != nil && o.Pod.Labels[labelClass] == classSeated:
+				seated[o.UID] = true
+			case o.Pod != nil && o.Pod.Labels[labelClass] == classProbe && last > 0:
+				probes[o.UID] = &window{from: e.At}
+				named[o.Name] = probes[o.UID]
+			case o.On != "" && p != nil && p.to == 0:
+				p.to = e.At
+			}
+			if p := named[o.Name]; o.Deleted && p != nil && p.to == 0 {
+				p.to = e.At
+			}
+			if o.On != "" && seated[o.UID] && !bound[o.UID] {
+				s.Seated++
+			}
 		}
 		if o := e.Object; o != nil && isBound(o.Claim) && !claims[o.UID] {
 			claims[o.UID] = true
@@ -158,8 +187,44 @@ func Summarize(entries []Entry) Summary {
 		c.Median = median(pauses[c.Kind])
 		s.Faults = append(s.Faults, *c)
 	}
+	s.Placing = placing(windows, slices.Collect(maps.Values(probes)))
 	slices.SortFunc(s.Faults, func(a, b FaultCount) int { return cmp.Compare(a.Kind, b.Kind) })
 	return s
+}
+
+// placing sums up how long probes took, by the faults that there were when they were created.
+func placing(windows []window, probes []*window) (out []Placing) {
+	ofPlugins := []Kind{pluginKill, pluginPause, pluginLie}
+	if !slices.ContainsFunc(windows, func(w window) bool { return slices.Contains(ofPlugins, w.kind) }) {
+		return nil
+	}
+	times := map[Kind][]time.Duration{}
+	for _, p := range probes {
+		var at []window
+		for _, w := range windows {
+			over := w.to
+			if !slices.Contains(ofPlugins, w.kind) && over < math.MaxInt64-recovery { // a binder may be gone for longer than its fault
+				over += recovery - aftermath
+			}
+			if w.from <= p.from && p.from < over {
+				at = append(at, w)
+			}
+		}
+		switch {
+		case p.to == 0: // it was there at the end
+		case len(at) == 0:
+			times[""] = append(times[""], (p.to - p.from).Duration())
+		case len(at) == 1 && p.from < at[0].to-aftermath:
+			times[at[0].kind] = append(times[at[0].kind], (p.to - p.from).Duration())
+		}
+	}
+	for _, kind := range append([]Kind{""}, ofPlugins...) {
+		if t := times[kind]; len(t) > 0 {
+			slices.Sort(t)
+			out = append(out, Placing{kind, len(t), median(t), t[(len(t)*99+99)/100-1]})
+		}
+	}
+	return out
 }
 
 // median returns the median of some times, 0 if there are none. It sorts them.
@@ -215,6 +280,13 @@ func (s Summary) print(out io.Writer, violations []Violation) {
 	fmt.Fprintf(out, "%d pods scheduled in %.0f s, %d terms of binders, %d violations\n", s.Scheduled, s.Duration.Seconds(), s.Terms, len(violations))
 	if s.Claims > 0 {
 		fmt.Fprintf(out, "%d claims bound\n", s.Claims)
+	}
+	if s.Seated > 0 {
+		fmt.Fprintf(out, "%d pods of plugin services bound\n", s.Seated)
+	}
+	for _, p := range s.Placing {
+		fmt.Fprintf(out, "probes, which need no plugin service, during %q: %d, bound after %.3f s in the median, %.3f s at the 99th percentile\n",
+			cmp.Or(p.Kind, "no fault"), p.Count, p.Median.Seconds(), p.P99.Seconds())
 	}
 	var peaks []string
 	for _, p := range s.Peaks {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,72 @@ func TestPausesArePutDownToTheFaultsDuringWhichTheyWere(t *testing.T) {
 	var out bytes.Buffer
 	got.print(&out, []Violation{{RuleLost, 7 * s, "pod x"}})
 	for _, line := range []string{"| revoke binder's lease | 1 | - | - | 9.0 s | - |", "11 pods scheduled in 61 s", "1 claims bound", "peak memory of a process: filter-worker 7 MiB, queue 3 MiB", "1 violations", "7.000s  no pod is lost or stuck: pod x"} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("printed\n%s\nwithout %q", out.String(), line)
+		}
+	}
+}
+
+func TestProbesAreCountedByTheFaultsThatTheyMet(t *testing.T) {
+	const ms = Micros(1000)
+	var entries []Entry
+	at := func(at Micros, e Entry) { e.At = at; entries = append(entries, e) }
+	uid := 0
+	probe := func(from, took Micros, ends Object) {
+		uid++
+		name := fmt.Sprint("probe-", uid)
+		at(from, Entry{Object: &Object{Name: name, UID: name, Pod: pod(classProbe, name, 1)}})
+		ends.Name = name
+		if !ends.Deleted {
+			ends.UID = name
+		}
+		at(from+took, Entry{Object: &ends})
+		at(from+took+1, Entry{Object: &ends}) // it changes again
+	}
+	fault := func(when Micros, number int, kind Kind, phase string) {
+		at(when, Entry{Fault: &Fault{Number: number, Kind: kind, Phase: phase}})
+	}
+	bound := Object{On: "n"}
+	probe(1*ms, 5*ms, bound) // before all is up
+	at(10*ms, Entry{Mark: Calm})
+	for i := range 100 {
+		probe(20*ms+Micros(i), 10*ms+Micros(i)*ms, bound)
+	}
+	fault(3000*ms, 1, pluginKill, phaseBegin)
+	probe(3001*ms, 40*ms, bound)
+	probe(3002*ms, 60*ms, Object{Deleted: true}) // it has not been bound
+	fault(4000*ms, 1, pluginKill, phaseEnd)
+	probe(4001*ms, 900*ms, bound) // in the aftermath
+	fault(9000*ms, 2, pluginLie, phaseBegin)
+	fault(9000*ms, 3, leaseRevoke, phaseBegin)
+	probe(9001*ms, 900*ms, bound) // who knows by which
+	fault(9900*ms, 2, pluginLie, phaseEnd)
+	fault(9900*ms, 3, leaseRevoke, phaseEnd)
+	probe(15000*ms, 900*ms, bound) // in the recovery from the other
+	fault(30000*ms, 4, pluginLie, phaseBegin)
+	fault(30000*ms, 5, leaseRevoke, phaseBegin) // neither ends
+	probe(30001*ms, 900*ms, bound)
+	p := seated("s", seatedProfiles[0])
+	at(9901*ms, Entry{Object: &Object{Name: "s", UID: "s", Pod: p}})
+	for range 2 {
+		at(9902*ms, Entry{Object: &Object{Name: "s", UID: "s", On: "n"}})
+	}
+
+	got := Summarize(entries)
+	want := []Placing{
+		{"", 100, 59500 * time.Microsecond, 108 * time.Millisecond},
+		{pluginKill, 2, 50 * time.Millisecond, 60 * time.Millisecond},
+	}
+	if diff := cmp.Diff(want, got.Placing); diff != "" || got.Seated != 1 {
+		t.Errorf("%d seated, want 1; placing (-want +got):\n%s", got.Seated, diff)
+	}
+	var out bytes.Buffer
+	got.print(&out, nil)
+	for _, line := range []string{
+		"1 pods of plugin services bound",
+		`during "no fault": 100, bound after 0.059 s in the median, 0.108 s at the 99th percentile`,
+		`during "kill plugin service": 2, bound after 0.050 s`,
+	} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("printed\n%s\nwithout %q", out.String(), line)
 		}

@@ -68,7 +68,8 @@ type workload struct {
 	store  store
 	record *Recorder
 	rng    *rand.Rand
-	rate   float64 // pods created per second, besides probes
+	rate   float64 // pods created per second, besides probes, those with claims, and seated ones
+	seats  bool    // there are seated pods
 
 	number int
 	live   []livePod
@@ -144,6 +145,11 @@ func (w *workload) start(ctx context.Context) error {
 			return fmt.Errorf("create node: %w", err)
 		}
 	}
+	for i := range seatNodes {
+		if err := w.store.createNode(ctx, seatNode(i)); err != nil {
+			return fmt.Errorf("create node: %w", err)
+		}
+	}
 	w.createClaimant(ctx, unclaimed())
 	for i := range 3 {
 		w.create(ctx, 0, pod(classHuge, fmt.Sprintf("huge-%d", i), 10*nodeCPU))
@@ -177,6 +183,9 @@ func (w *workload) run(ctx context.Context) {
 		}
 		if w.rng.IntN(10) == 0 {
 			w.changeNode(ctx)
+		}
+		if w.seats && w.rng.IntN(20) == 0 {
+			w.changeSeated(ctx)
 		}
 	}
 }
@@ -427,7 +436,7 @@ func largerOf(i int) int64 {
 func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 	for {
 		var cpu int64
-		var shrinkable, withPort, withClaims []int
+		var shrinkable, withPort, withClaims, seated []int
 		for i, l := range w.live {
 			if len(l.claims) > 0 { // those that wait stay, for the checker to say whether they may
 				if !l.waits {
@@ -440,12 +449,16 @@ func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 				continue
 			case classPort:
 				withPort = append(withPort, i)
+			case classSeated:
+				seated = append(seated, i)
 			}
 			cpu += l.cpu
 			shrinkable = append(shrinkable, i)
 		}
 		if len(withPort) > ports {
 			shrinkable = withPort
+		} else if len(seated) > finalSeated {
+			shrinkable = seated
 		} else if len(withClaims) > finalClaiming {
 			shrinkable = withClaims
 		} else if cpu <= room {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"testing"
 
@@ -17,7 +18,16 @@ import (
 	"github.com/berth-scheduler/berth/test/berthtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == pluginProcess {
+		if err := servePlugin(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "plugin service:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestPodsArePlacedAndBoundThroughEveryRole(t *testing.T) {
 	b := berthtest.Start(t, berthtest.Options{Nodes: 3, Shards: 3})
