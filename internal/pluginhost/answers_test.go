@@ -2,11 +2,13 @@ package pluginhost
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -112,6 +114,14 @@ func nodeText(name string, labels map[string]string, taints []cluster.Taint, uns
 type server struct {
 	conn   *grpc.ClientConn
 	judged atomic.Int64 // filters called
+	gate   atomic.Pointer[gate]
+}
+
+// gate holds filters up.
+type gate struct {
+	reached chan struct{} // once
+	once    sync.Once
+	open    chan struct{}
 }
 
 // serve serves plugins of some names, each with the least that it depends on.
@@ -123,6 +133,10 @@ func serve(t testing.TB, names ...string) *server {
 			Name: name, Depends: plugin.Dependencies{Requested: name != "bare", Pods: name == "pods"},
 			Filter: func(_ context.Context, k *plugin.Kind, n *plugin.Node) (*plugin.Refusal, error) {
 				s.judged.Add(1)
+				if g := s.gate.Load(); g != nil {
+					g.once.Do(func() { close(g.reached) })
+					<-g.open
+				}
 				if reason, _ := seen(k, n).said(name); reason != "" {
 					return &plugin.Refusal{Reason: reason}, nil
 				}
@@ -193,7 +207,7 @@ func TestAnswersAreOfTheStateAsItIs(t *testing.T) {
 	for k, names := range sets {
 		served[k] = serve(t, names...)
 	}
-	clustertest.CheckUntil(t, clustertest.Unseen(counts, "known", "asked", "refused", "left", "forgotten kind", "node gone", "void"), func(rt *rapid.T) {
+	clustertest.CheckUntil(t, clustertest.Unseen(counts, "known", "asked", "refused", "taken", "left", "forgotten kind", "node gone", "void"), func(rt *rapid.T) {
 		which := rapid.IntRange(0, len(sets)-1).Draw(rt, "plugins")
 		names, s := sets[which], served[which]
 		st := cluster.New(cluster.Version{Epoch: 1})
@@ -206,13 +220,13 @@ func TestAnswersAreOfTheStateAsItIs(t *testing.T) {
 		}
 		h := newHost(t, []cluster.Profile{profile("default-scheduler", names...)}, serviceOf("s", s.conn, names...))
 		defer h.services[0].end()
-		h.services[0].limits = limits{told: 3, asked: 5, bytes: 500, kinds: 2, columns: 9000}
 		type key struct {
 			kind kindKey
 			node cluster.NodeIndex
 		}
 		known := make(map[key]view) // what was said last, of what
 		for range rapid.IntRange(1, 40).Draw(rt, "rounds") {
+			h.services[0].limits = limits{told: 3, asked: 5, bytes: 500, kinds: 2, columns: 9000} // they grow
 			for range intn(15) {
 				before := st.Nodes.Count()
 				delta()
@@ -232,6 +246,45 @@ func TestAnswersAreOfTheStateAsItIs(t *testing.T) {
 			}
 			if len(subjects) == 0 || len(nodes) == 0 {
 				continue
+			}
+			if intn(3) == 0 { // somebody asks, and goes
+				k, err := h.Begin(rt.Context(), 1, "default-scheduler")
+				if err != nil {
+					rt.Fatal(err)
+				}
+				k.Collect(st, subjects[intn(len(subjects))], nodes)
+				g := &gate{reached: make(chan struct{}), open: make(chan struct{})}
+				s.gate.Store(g)
+				ctx, cancel := context.WithCancel(rt.Context())
+				over := make(chan error, 1)
+				go func() { over <- k.Exchange(ctx) }()
+				select {
+				case <-g.reached:
+					cancel()
+					if err := <-over; !errors.Is(err, context.Canceled) {
+						rt.Fatalf("who has gone is told %v", err)
+					}
+					counts["left"]++
+				case err := <-over: // all was known
+					if err != nil {
+						rt.Fatal(err)
+					}
+				}
+				cancel()
+				k.Done()
+				for range intn(5) {
+					delta()
+				}
+				nodes = slices.DeleteFunc(nodes, func(i cluster.NodeIndex) bool { return !st.Nodes.Live.Has(i) })
+				subjects = subjects[:0]
+				for _, row := range st.Pods() {
+					subjects = append(subjects, engine.SubjectOf(&row.Pod))
+				}
+				s.gate.Store(nil)
+				close(g.open)
+				if len(subjects) == 0 || len(nodes) == 0 {
+					continue
+				}
 			}
 			subject := subjects[intn(len(subjects))]
 			k, err := h.Begin(rt.Context(), 1, "default-scheduler")
@@ -274,7 +327,7 @@ func TestAnswersAreOfTheStateAsItIs(t *testing.T) {
 					counts["refused"]++
 					continue
 				}
-				counts["left"]++
+				counts["taken"]++
 				left = append(left, i)
 				var sum int64
 				for _, name := range names {

@@ -105,7 +105,7 @@ func (k *Asking) Excluded(st *cluster.State, subject engine.Subject, among clust
 		if known == nil || known.column == nil {
 			continue
 		}
-		known.column.renew()
+		p.service.session.renew(known.column, now)
 		for i := range min(len(known.column.answers), st.Nodes.Len()) {
 			if n := cluster.NodeIndex(i); known.column.answers[i].verdict != 0 && among.Has(n) && p.service.session.holds(known.column, st, n, now) {
 				among.Clear(n)

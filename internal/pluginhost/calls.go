@@ -13,25 +13,28 @@ import (
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 )
 
-// errEnded is that a stream has ended by itself.
-var errEnded = errors.New("the stream has ended")
+var (
+	// errEnded is that a stream has ended by itself, and errLeft that nobody waits any more for a response that may come still.
+	errEnded = errors.New("the stream has ended")
+	errLeft  = errors.New("nobody waits for the response")
+)
 
 // calls are the requests and responses of a stream, one after the other. A goroutine waits for responses as long as the stream is open, so that it is known when it is not.
 type calls struct {
 	ctx       context.Context // the stream's
 	cancel    context.CancelCauseFunc
 	stream    pluginv1.PluginService_JudgeClient
-	sent      int64 // the id of the last request
-	asked     bool  // it has been sent already
-	responses chan *pluginv1.JudgeResponse
-	ended     chan struct{} // closed behind err
+	sent      int64                        // the id of the last request
+	late      *time.Timer                  // ends the stream if the response to it does not come; nil: it has come
+	responses chan *pluginv1.JudgeResponse // one at most
+	ended     chan struct{}                // closed behind err
 	err       error
 }
 
 // begin begins to wait for responses, until end.
 func (c *calls) begin(ctx context.Context, cancel context.CancelCauseFunc, stream pluginv1.PluginService_JudgeClient) {
 	c.ctx, c.cancel, c.stream = ctx, cancel, stream
-	c.responses, c.ended = make(chan *pluginv1.JudgeResponse), make(chan struct{})
+	c.responses, c.ended = make(chan *pluginv1.JudgeResponse, 1), make(chan struct{})
 	go func() {
 		defer close(c.ended)
 		for {
@@ -42,8 +45,9 @@ func (c *calls) begin(ctx context.Context, cancel context.CancelCauseFunc, strea
 			}
 			select {
 			case c.responses <- response:
-			case <-ctx.Done():
-				c.err = context.Cause(ctx)
+			default:
+				c.err = errors.New("a response that nobody has asked for")
+				cancel(c.err)
 				return
 			}
 		}
@@ -79,41 +83,37 @@ func (c *calls) end() {
 	<-c.ended
 }
 
-// resume has the next call wait for the response to a request that was sent in one that its caller has left.
-func (c *calls) resume() { c.asked = true }
+// send sends a request. Its response is to come within that time: else the stream ends, whether somebody waits or not.
+func (c *calls) send(request *pluginv1.JudgeRequest, timeout time.Duration) error {
+	c.late = time.AfterFunc(timeout, func() { c.cancel(errLate) })
+	c.sent++
+	request.Id = c.sent
+	if err := c.stream.Send(request); err != nil && !errors.Is(err, io.EOF) { // else the goroutine is told why
+		return c.because(err)
+	}
+	return nil
+}
 
-// call sends a request, and waits for its response, no longer than that: then the stream ends. If ctx ends before, the stream goes on.
-func (c *calls) call(ctx context.Context, request *pluginv1.JudgeRequest, timeout time.Duration) (*pluginv1.JudgeResponse, error) {
-	if c.asked { // it may have come while nobody was there
-		select {
-		case response := <-c.responses:
-			c.asked = false
-			return c.to(request, response)
-		default:
-		}
-	}
-	late := time.AfterFunc(timeout, func() { c.cancel(errLate) })
-	defer late.Stop()
-	if !c.asked {
-		c.sent++
-		request.Id = c.sent
-		if err := c.stream.Send(request); err != nil && !errors.Is(err, io.EOF) { // else the goroutine is told why
-			return nil, c.because(err)
-		}
-	}
-	c.asked = false
+// receive waits for the response to the request that was sent last. If ctx ends before, the error is errLeft, and it may be called again.
+func (c *calls) receive(ctx context.Context, request *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
 	select {
 	case response := <-c.responses:
 		return c.to(request, response)
-	case <-c.ended:
-		return nil, c.err
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, errLeft
+	case <-c.ended:
+	}
+	select {
+	case response := <-c.responses: // the last one
+		return c.to(request, response)
+	default:
+		return nil, c.err
 	}
 }
 
-// to checks that a response is that to a request.
+// to takes a response, if it is that to a request.
 func (c *calls) to(request *pluginv1.JudgeRequest, response *pluginv1.JudgeResponse) (*pluginv1.JudgeResponse, error) {
+	c.late.Stop()
 	if response.GetId() != request.GetId() {
 		return nil, fmt.Errorf("a response with id %d to request %d", response.GetId(), request.GetId())
 	}

@@ -32,6 +32,7 @@ type column struct {
 	refusals []Refusal
 	index    map[Refusal]uint16 // one more than its place in refusals
 	text     int                // bytes of refusals
+	renewed  time.Duration      // when it began anew last
 	scores   [][]int8           // by plugin, then by node
 }
 
@@ -82,11 +83,18 @@ func (is *session) holds(c *column, st *cluster.State, i cluster.NodeIndex, now 
 	return a.seq != 0 && a.seq >= since && (c.depends.within == 0 || now-a.at < c.depends.within)
 }
 
-// renew forgets all answers if there are many reasons among them. It comes before what looks at several nodes, so that these have answers of one time.
-func (c *column) renew() {
-	if len(c.refusals) >= keptRefusals {
-		c.forget()
+// renewed is how often a column may begin anew since there are many reasons in it: meanwhile, further ones are anotherReason.
+const renewed = time.Minute
+
+// renew forgets all answers of a column if there are many reasons among them. It comes before what looks at several nodes, so that these have answers of one time.
+func (is *session) renew(c *column, now time.Duration) {
+	if len(c.refusals) < keptRefusals || now-c.renewed < renewed {
+		return
 	}
+	before := c.bytes()
+	c.forget()
+	c.renewed = now
+	is.columns += c.bytes() - before
 }
 
 // forget forgets all answers.

@@ -1,10 +1,12 @@
 package pluginhost
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"time"
 
@@ -45,7 +47,8 @@ type service struct {
 	failed  time.Duration // by clock
 	why     error         // it failed
 	ended   time.Duration // when a good session has ended last, by clock; 0: none has
-	perNode time.Duration // that it takes
+	perNode time.Duration // that it takes, as it was when it was paced, by clock
+	paced   time.Duration
 }
 
 // begin has a session for an epoch, the one that there is or another.
@@ -55,7 +58,7 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 		switch {
 		case err == nil:
 			return nil
-		case !is.proven || !s.mayEnd(err):
+		case !errors.Is(err, errEnded), is.proven && !s.mayEnd(err):
 			s.fail(err)
 			return err
 		}
@@ -84,7 +87,7 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	stream, err := pluginv1.NewPluginServiceClient(s.Conn).Judge(within, grpc.MaxCallRecvMsgSize(largest), grpc.MaxCallSendMsgSize(largest)) // a server may let nobody begin one
 	if inTime, wanted := late.Stop(), stop(); err == nil && (!inTime || !wanted) {
-		err = context.Cause(within)
+		err = cmp.Or(context.Cause(within), context.Cause(ctx), errLate)
 	}
 	if err != nil {
 		cancel(err)
@@ -140,13 +143,16 @@ func (s *service) exchange(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		b := is.outbox[0]
+		var err error
 		if !b.sent {
 			b.sent, b.at = true, s.clock()
-		} else {
-			is.calls.resume()
+			err = is.calls.send(b.request, s.Timeout)
 		}
-		response, err := is.calls.call(ctx, b.request, s.Timeout-(s.clock()-b.at))
-		if err != nil && ctx.Err() != nil && is.calls.over() == nil {
+		var response *pluginv1.JudgeResponse
+		if err == nil {
+			response, err = is.calls.receive(ctx, b.request)
+		}
+		if errors.Is(err, errLeft) {
 			return context.Cause(ctx)
 		}
 		if err == nil {
@@ -157,11 +163,11 @@ func (s *service) exchange(ctx context.Context) error {
 		switch {
 		case err == nil, errors.As(err, new(errStated)): // that is about what was asked; all else stands
 			is.outbox, is.proven = is.outbox[1:], true
-			if !b.stale {
-				s.pace(b.count, took)
-			}
 			if err != nil {
 				return err
+			}
+			if !b.stale {
+				s.pace(b.count, took)
 			}
 		case errors.Is(err, errLate):
 			s.slower(b)
@@ -180,24 +186,36 @@ func (s *service) exchange(ctx context.Context) error {
 	return nil
 }
 
-// leastAsked is about how many nodes a service is asked at a time, if it may be asked about as many as that.
-const leastAsked = 100
+const (
+	// tellingAsked is of how many nodes a question tells how long a node takes, if as many may be asked about: fewer take as long as a call does.
+	tellingAsked = 100
+	// slowFor is in how long a service is taken for twice as quick as it was, if nothing says otherwise. Kinds may differ much: one that is quick does not make good for one that is not.
+	slowFor = time.Minute
+)
 
 // pace has a service asked about no more nodes at a time than it answers in a quarter of its time, at the slowest rate that it has had lately, nor about more than twice as many as before.
 func (s *service) pace(asked int, took time.Duration) {
-	if asked < leastAsked {
+	if asked < min(tellingAsked, s.limits.asked) {
 		return
 	}
-	s.perNode = max(took/time.Duration(asked), s.perNode*9/10, 1)
-	s.limits.asked = max(leastAsked, min(maxAsked, 2*s.limits.asked, int(s.Timeout/4/s.perNode)))
-	s.limits.told = max(leastAsked, min(defaultLimits.told, s.limits.asked))
+	s.took(took / time.Duration(asked))
+	s.limits.asked = max(1, min(maxAsked, 2*s.limits.asked, int(s.Timeout/4/s.perNode)))
+	s.limits.told = min(defaultLimits.told, s.limits.asked)
+}
+
+// took notes how long a node has taken.
+func (s *service) took(node time.Duration) {
+	now := s.clock()
+	was := time.Duration(float64(s.perNode) * math.Exp2(-float64(now-s.paced)/float64(slowFor)))
+	s.perNode, s.paced = max(node, was, 1), now
 }
 
 // slower has a service asked about fewer nodes at a time than it was too late with.
 func (s *service) slower(b *batch) {
-	if n := max(b.count, len(b.request.GetNodes())); n > leastAsked {
-		s.limits.asked, s.limits.told = max(leastAsked, n/4), max(leastAsked, n/4)
-	}
+	n := max(1, b.count, len(b.request.GetNodes()))
+	s.took(s.Timeout / time.Duration(n))
+	s.limits.asked = max(1, min(s.limits.asked, n/4))
+	s.limits.told = min(defaultLimits.told, s.limits.asked)
 }
 
 // check checks that a service has what the configuration says, and returns those of its plugins that are used, by name.

@@ -180,6 +180,8 @@ func TestAnswersThatMakeNoSenseEndTheSession(t *testing.T) {
 				t.Error("the session goes on")
 			}
 			// For a while, nobody asks again.
+			now := h.services[0].failed
+			h.services[0].clock = func() time.Duration { return now }
 			streams := s.streams.Load()
 			if _, again := judge(t, h, st, subjects[0]); again == nil || again.Error() != err.Error() || s.streams.Load() != streams {
 				t.Errorf("asked again at once: %v, %d streams", again, s.streams.Load())
@@ -401,9 +403,10 @@ func TestTheSessionSurvivesWhoAsks(t *testing.T) {
 	}
 }
 
-// Who is too slow for a request is asked about fewer nodes at a time.
+// Who is too slow for a request is asked about fewer nodes at a time, whatever kinds come between.
 func TestAServiceIsAskedAboutNoMoreThanItAnswersInItsTime(t *testing.T) {
-	s := &service{Service: Service{Timeout: time.Second}, limits: defaultLimits}
+	now := time.Duration(0)
+	s := &service{Service: Service{Timeout: time.Second}, limits: defaultLimits, clock: func() time.Duration { return now }}
 	s.pace(500, 50*time.Millisecond)
 	if s.limits.asked != 1000 || s.limits.told != 1000 {
 		t.Errorf("a quick one is asked about %d, told %d", s.limits.asked, s.limits.told)
@@ -412,16 +415,103 @@ func TestAServiceIsAskedAboutNoMoreThanItAnswersInItsTime(t *testing.T) {
 	if n := s.limits.asked; n < 250 || n > 280 || s.limits.told != n {
 		t.Errorf("one that takes 0.9 ms a node is asked about %d, told %d", n, s.limits.told)
 	}
-	s.pace(250, time.Millisecond) // of another kind
-	if n := s.limits.asked; n > 400 {
+	for range 100 { // of another kind
+		s.pace(s.limits.asked, time.Millisecond)
+	}
+	if n := s.limits.asked; n > 280 {
 		t.Errorf("it is asked about %d at once", n)
 	}
-	s.slower(&batch{request: &pluginv1.JudgeRequest{}, count: 1000})
-	if s.limits.asked != 250 || s.limits.told != 250 {
-		t.Errorf("one that was late is asked about %d, told %d", s.limits.asked, s.limits.told)
+	now += 2 * slowFor
+	s.pace(s.limits.asked, time.Millisecond)
+	if n := s.limits.asked; n < 500 || n > 1200 {
+		t.Errorf("later it is asked about %d", n)
 	}
-	s.slower(&batch{request: &pluginv1.JudgeRequest{}, count: 100})
-	if s.limits.asked != 250 {
-		t.Errorf("fewer than the least: %d", s.limits.asked)
+	for range 20 {
+		s.slower(&batch{request: &pluginv1.JudgeRequest{}, count: s.limits.asked})
+	}
+	if s.limits.asked != 1 || s.limits.told != 1 {
+		t.Errorf("one that is always late is asked about %d, told %d", s.limits.asked, s.limits.told)
+	}
+	now += 20 * slowFor
+	for range 3 {
+		s.pace(s.limits.asked, time.Millisecond)
+	}
+	if s.limits.asked != 8 {
+		t.Errorf("when it is quick again, it is asked about %d", s.limits.asked)
+	}
+}
+
+// Memory is counted as it is, also where reasons are many.
+func TestReasonsAreKeptForAWhile(t *testing.T) {
+	s := &scripted{}
+	reason := 0
+	s.answer = func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
+		out := honest(r)
+		for k, q := range r.GetQuestions() {
+			for range q.GetNodes() {
+				reason++
+				out.Answers[k].Refusals = append(out.Answers[k].Refusals, &pluginv1.Refusal{Plugin: "P", Reason: fmt.Sprint("reason ", reason)})
+				out.Answers[k].Verdicts = append(out.Answers[k].Verdicts, uint32(len(out.Answers[k].Refusals)))
+			}
+		}
+		return out, nil
+	}
+	h := newHost(t, []cluster.Profile{profile("default-scheduler", "P")}, serviceOf("s", s.serve(t), "P"))
+	now := time.Minute
+	h.services[0].clock = func() time.Duration { return now }
+	st, subjects := world(t, 500)
+	round := func() (different int) {
+		for i := range 500 { // all are others
+			d := cluster.NodeSet{Index: cluster.NodeIndex(i), Node: cluster.Node{Name: fmt.Sprint("n", i), Allocatable: []cluster.Quantity{{Name: "cpu", Value: int64(2000 + reason)}}}}
+			if err := st.Apply(d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k, err := h.Begin(t.Context(), 1, "default-scheduler")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var nodes []cluster.NodeIndex
+		all := make(cluster.Bitmap, 8)
+		for i := range cluster.NodeIndex(500) {
+			nodes = append(nodes, i)
+			all.Set(i)
+		}
+		k.Excluded(st, subjects[0], all)
+		k.Collect(st, subjects[0], nodes)
+		if err := k.Exchange(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		texts := make(map[string]bool)
+		for _, i := range nodes {
+			r, refused := k.Refusal(i)
+			if !refused {
+				t.Fatalf("node %d is not refused", i)
+			}
+			texts[r.Reason] = true
+		}
+		is, sum := h.services[0].session, 0
+		for _, k := range is.kinds {
+			if k.column != nil {
+				sum += k.column.bytes()
+			}
+		}
+		if is.columns != sum {
+			t.Fatalf("%d bytes are counted, and there are %d", is.columns, sum)
+		}
+		return len(texts)
+	}
+	for n := range 40 {
+		different := round()
+		if n < 8 && different != 500 {
+			t.Errorf("round %d: %d reasons", n, different)
+		}
+		if n == 39 && different > 1 {
+			t.Errorf("of too many reasons in a minute, %d are told", different)
+		}
+	}
+	now += renewed
+	if n := round(); n != 500 {
+		t.Errorf("later, %d are", n)
 	}
 }
