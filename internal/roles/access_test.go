@@ -19,6 +19,9 @@ func methods() []string {
 		if p := string(f.Package()); !strings.HasPrefix(p, "berth.") && !strings.HasPrefix(p, "grpc.health.") && !strings.HasPrefix(p, "grpc.reflection.") {
 			return true
 		}
+		if f.Package() == "berth.plugin.v1" { // others serve it
+			return true
+		}
 		for i := range f.Services().Len() {
 			service := f.Services().Get(i)
 			for j := range service.Methods().Len() {

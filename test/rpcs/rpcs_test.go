@@ -73,6 +73,9 @@ var servedBy = map[protoreflect.FullName]string{
 func methods() map[string]protoreflect.MethodDescriptor {
 	out := make(map[string]protoreflect.MethodDescriptor)
 	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		if file.Package() == "berth.plugin.v1" { // others serve it
+			return true
+		}
 		for i := range file.Services().Len() {
 			for k := range file.Services().Get(i).Methods().Len() {
 				if m := file.Services().Get(i).Methods().Get(k); strings.HasPrefix(string(file.Package()), "berth.") {

@@ -95,6 +95,9 @@ func (c *testCluster) SetPod(t testing.TB, pod *v1.Pod) string {
 	c.setPriorityClass(t, &pod.Spec)
 	pods := c.client.CoreV1().Pods(pod.Namespace)
 	created, err := pods.Create(within(t), pod, metav1.CreateOptions{})
+	for ctx := within(t); pod.Spec.PriorityClassName != "" && apierrors.IsForbidden(err) && ctx.Err() == nil; { // the API server has not seen the class yet
+		created, err = pods.Create(ctx, pod, metav1.CreateOptions{})
+	}
 	if start := pod.Status.StartTime; err == nil && start != nil {
 		created.Status.StartTime = start
 		created, err = pods.UpdateStatus(within(t), created, metav1.UpdateOptions{})
