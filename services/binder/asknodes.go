@@ -1,0 +1,187 @@
+package binder
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/extender"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+)
+
+// sight is what is to be asked about a pod, as the ledger was at a version.
+type sight struct {
+	version cluster.Version
+	nodes   []seenNode // in no order
+	count   int        // how many nodes there are
+	apart   bool       // the node that the pod is nominated to can run it, and is not among these
+	sure    *seenNode  // nil: plugin services are to be asked; else the best, whatever they would say
+}
+
+// seenNode is a node that can run the pod, and what it scores.
+type seenNode struct {
+	engine.NodeTotal
+	name string
+}
+
+// scratch is room that questions use one after the other: nodes are many, and most of them are looked at for one pod and no more.
+type scratch struct {
+	totals  []engine.NodeTotal
+	seen    []seenNode
+	indexes []cluster.NodeIndex
+	sums    []int64
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// look returns which nodes can run the pod: the only one that it may go to, or the one that it is nominated to, if that is asked for, or all. False: it is not
+// nominated to one that can run it. If none can, that is the result.
+func (a *asked) look(nominated bool) (s sight, ok bool) {
+	result, conflict := binderv1.Outcome_RESULT_UNSPECIFIED, ""
+	a.read(func(st *cluster.State, row *cluster.PodRow) {
+		s.version, s.count, a.most = st.Version(), st.Nodes.Count(), 1
+		if nominated && (row.Nominated == "" || row.RequiredNode != "") {
+			return
+		}
+		judged := a.judge(row, func() {
+			id := cluster.PodID(a.req.GetId())
+			one := st.Nodes.ByName(cmp.Or(row.RequiredNode, row.Nominated))
+			var verdict engine.Verdict
+			known := false
+			if one != cluster.NoNode {
+				verdict, known = a.evaluator.Node(st, a.subject, id, one)
+			}
+			switch fits := known && verdict.Feasible(); {
+			case nominated, row.RequiredNode != "":
+				if fits {
+					s.nodes = []seenNode{{engine.NodeTotal{Node: one}, st.Nodes.Spec[one].Name}}
+					a.collect(st, s.nodes)
+				}
+				if why := a.evaluator.FailsAsNominated(st, id); why != nil && !fits && nominated {
+					result, conflict = binderv1.Outcome_RESULT_NO_FIT, conflictNoFit // the next attempt says why
+				}
+				return
+			case known && !fits: // the others are judged as if it were there already
+				s.nodes = a.all(st, row, one)
+			default:
+				s.nodes = a.all(st, row, cluster.NoNode)
+				if known { // judged as the pod's class is, it may have no room beside the nomination of the pod itself
+					others, _ := a.evaluator.Node(st, a.subject, cluster.NoPod, one)
+					s.apart = !others.Feasible()
+				}
+			}
+			if s.sure = a.sure(st, s.nodes); s.sure == nil {
+				a.collect(st, s.nodes)
+			}
+		})
+		if !judged || !nominated && len(s.nodes) == 0 && !(s.apart && a.alone.failed()) {
+			result, conflict = binderv1.Outcome_RESULT_NO_FIT, conflictNoFit
+		}
+	})
+	if result != binderv1.Outcome_RESULT_UNSPECIFIED {
+		a.result(result, conflict)
+	}
+	return s, len(s.nodes) > 0
+}
+
+// all returns all nodes that can run the pod but for one, which may be cluster.NoNode, or as many as the profile says, and what these score among themselves. Those that plugin services
+// are known to refuse are not among them, unless there are no others. The caller holds the ledger's lock.
+func (a *asked) all(st *cluster.State, row *cluster.PodRow, but cluster.NodeIndex) []seenNode {
+	var among cluster.Bitmap
+	if but != cluster.NoNode {
+		among = slices.Clone(st.Nodes.Live)
+		among.Clear(but)
+	}
+	var nodes []seenNode
+	if a.judges != nil {
+		left := slices.Clone(among)
+		if left == nil {
+			left = slices.Clone(st.Nodes.Live)
+		}
+		if a.judges.Excluded(st, a.subject, left) {
+			nodes = a.among(st, left)
+		}
+	}
+	if len(nodes) == 0 {
+		nodes = a.among(st, among)
+	}
+	a.most = len(nodes)
+	if p := a.ledger.profile(row); p != nil {
+		a.most = enough(st.Nodes.Count(), p.PercentageOfNodesToScore)
+	}
+	if len(nodes) <= a.most || a.judges != nil { // as many as plugins leave
+		return nodes
+	}
+	return a.among(st, bitmapOf(st, a.extenders.sample(nodes, a.most)))
+}
+
+// among returns the nodes among some that can run the pod, and what they score if these are all; nil are all. What was returned before is not that any more. The caller holds the
+// ledger's lock.
+func (a *asked) among(st *cluster.State, some cluster.Bitmap) []seenNode {
+	nodes := a.scratch.seen[:0]
+	totals, alike, ok := a.evaluator.TotalsAmong(st, a.subject, some, a.scratch.totals[:0])
+	if a.alike = alike; ok {
+		a.scratch.totals = totals
+		for _, n := range totals {
+			nodes = append(nodes, seenNode{n, st.Nodes.Spec[n.Node].Name})
+		}
+	}
+	a.scratch.seen = nodes
+	return nodes
+}
+
+func bitmapOf(st *cluster.State, nodes []seenNode) cluster.Bitmap {
+	set := make(cluster.Bitmap, (st.Nodes.Len()+63)/64)
+	for _, n := range nodes {
+		set.Set(n.Node)
+	}
+	return set
+}
+
+// left returns those of some nodes that can still run the pod, with what they score if these are all.
+func (a *asked) left(nodes []seenNode) (out []seenNode) {
+	a.read(func(st *cluster.State, row *cluster.PodRow) {
+		for _, n := range nodes {
+			if a.isNode(st, n) {
+				out = append(out, n)
+			}
+		}
+		if row.RequiredNode != "" || len(out) < 2 {
+			return
+		}
+		some := bitmapOf(st, out)
+		out = nil
+		a.judge(row, func() { out = a.among(st, some) })
+	})
+	return out
+}
+
+// isNode reports whether a node that was seen is that of its index still.
+func (a *asked) isNode(st *cluster.State, n seenNode) bool {
+	return int(n.Node) < st.Nodes.Len() && st.Nodes.Live.Has(n.Node) && st.Nodes.Spec[n.Node].Name == n.name
+}
+
+// changed reports whether what has happened to a node since a version has the extenders asked once more.
+func (a *asked) changed(st *cluster.State, i cluster.NodeIndex, since cluster.Version) bool {
+	if a.last {
+		return st.Nodes.SpecModified[i] > since.Seq
+	}
+	return st.Nodes.Modified[i] > since.Seq
+}
+
+// choose returns the node with the highest total once the extenders' scores have been added; of equal ones, as in kube-scheduler, one that an
+// extender has scored, and else the first in the class's order.
+func choose(nodes []seenNode, scores map[string]int64) seenNode {
+	var best seenNode
+	has := false
+	for i, n := range nodes {
+		score, scored := scores[n.name]
+		n.Total += extender.Scale * score
+		if i == 0 || n.Total > best.Total || n.Total == best.Total && (scored && !has || scored == has && n.Tie < best.Tie) {
+			best, has = n, scored
+		}
+	}
+	return best
+}
