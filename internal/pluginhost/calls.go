@@ -27,7 +27,8 @@ type calls struct {
 	sent      int64                        // the id of the last request
 	late      *time.Timer                  // ends the stream if the response to it does not come; nil: it has come
 	responses chan *pluginv1.JudgeResponse // one at most
-	ended     chan struct{}                // closed behind err
+	ended     chan struct{}                // closed behind err and at, which is when
+	at        time.Time
 	err       error
 }
 
@@ -36,7 +37,10 @@ func (c *calls) begin(ctx context.Context, cancel context.CancelCauseFunc, strea
 	c.ctx, c.cancel, c.stream = ctx, cancel, stream
 	c.responses, c.ended = make(chan *pluginv1.JudgeResponse, 1), make(chan struct{})
 	go func() {
-		defer close(c.ended)
+		defer func() {
+			c.at = time.Now()
+			close(c.ended)
+		}()
 		for {
 			response, err := stream.Recv()
 			if err != nil {
@@ -77,15 +81,25 @@ func (c *calls) over() error {
 	}
 }
 
+// expire ends the stream if the response has not come, whether somebody has taken it or not.
+func (c *calls) expire() {
+	if len(c.responses) == 0 {
+		c.cancel(errLate)
+	}
+}
+
 // end ends the stream, and waits for that.
 func (c *calls) end() {
+	if c.late != nil {
+		c.late.Stop()
+	}
 	c.cancel(context.Canceled)
 	<-c.ended
 }
 
 // send sends a request. Its response is to come within that time: else the stream ends, whether somebody waits or not.
 func (c *calls) send(request *pluginv1.JudgeRequest, timeout time.Duration) error {
-	c.late = time.AfterFunc(timeout, func() { c.cancel(errLate) })
+	c.late = time.AfterFunc(timeout, c.expire)
 	c.sent++
 	request.Id = c.sent
 	if err := c.stream.Send(request); err != nil && !errors.Is(err, io.EOF) { // else the goroutine is told why

@@ -101,7 +101,7 @@ func (is *session) renew(c *column, now time.Duration) {
 func (c *column) forget() {
 	clear(c.answers)
 	clear(c.index)
-	c.refusals, c.text = c.refusals[:0], 0
+	c.refusals, c.text = nil, 0
 }
 
 // take keeps an answer to a question, if it makes sense.

@@ -55,9 +55,13 @@ type service struct {
 func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 	if is := s.session; is != nil && is.epoch == epoch {
 		err := is.calls.over()
+		if errors.Is(err, errLate) && len(is.outbox) > 0 && is.outbox[0].sent { // who asked had gone
+			s.slower(is.outbox[0])
+		}
 		switch {
 		case err == nil:
 			return nil
+		case time.Since(is.calls.at) >= failedFor: // whatever it was, it is over
 		case !errors.Is(err, errEnded), is.proven && !s.mayEnd(err):
 			s.fail(err)
 			return err
@@ -86,7 +90,7 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 	late := time.AfterFunc(s.Timeout, func() { cancel(errLate) })
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	stream, err := pluginv1.NewPluginServiceClient(s.Conn).Judge(within, grpc.MaxCallRecvMsgSize(largest), grpc.MaxCallSendMsgSize(largest)) // a server may let nobody begin one
-	if inTime, wanted := late.Stop(), stop(); err == nil && (!inTime || !wanted) {
+	if inTime, wanted := late.Stop(), stop(); !inTime || !wanted {
 		err = cmp.Or(context.Cause(within), context.Cause(ctx), errLate)
 	}
 	if err != nil {
@@ -159,7 +163,9 @@ func (s *service) exchange(ctx context.Context) error {
 			err = is.take(b, response, b.at)
 		}
 		took := s.clock() - b.at
-		s.metrics.observe("judge", took, err)
+		if !b.stale { // else it has come before
+			s.metrics.observe("judge", took, err)
+		}
 		switch {
 		case err == nil, errors.As(err, new(errStated)): // that is about what was asked; all else stands
 			is.outbox, is.proven = is.outbox[1:], true
@@ -198,6 +204,9 @@ func (s *service) pace(asked int, took time.Duration) {
 	if asked < min(tellingAsked, s.limits.asked) {
 		return
 	}
+	if asked < tellingAsked && took <= s.Timeout/4 {
+		took = 0 // it may be what a call takes, whatever it asks
+	}
 	s.took(took / time.Duration(asked))
 	s.limits.asked = max(1, min(maxAsked, 2*s.limits.asked, int(s.Timeout/4/s.perNode)))
 	s.limits.told = min(defaultLimits.told, s.limits.asked)
@@ -213,8 +222,12 @@ func (s *service) took(node time.Duration) {
 // slower has a service asked about fewer nodes at a time than it was too late with.
 func (s *service) slower(b *batch) {
 	n := max(1, b.count, len(b.request.GetNodes()))
-	s.took(s.Timeout / time.Duration(n))
-	s.limits.asked = max(1, min(s.limits.asked, n/4))
+	if n < min(tellingAsked, s.limits.asked) { // that tells nothing of others
+		s.limits.asked = max(1, s.limits.asked/4)
+	} else {
+		s.took(s.Timeout / time.Duration(n))
+		s.limits.asked = max(1, min(s.limits.asked, n/4))
+	}
 	s.limits.told = min(defaultLimits.told, s.limits.asked)
 }
 

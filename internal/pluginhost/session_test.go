@@ -426,6 +426,12 @@ func TestAServiceIsAskedAboutNoMoreThanItAnswersInItsTime(t *testing.T) {
 	if n := s.limits.asked; n < 500 || n > 1200 {
 		t.Errorf("later it is asked about %d", n)
 	}
+	s.limits.asked = 500
+	s.slower(&batch{request: &pluginv1.JudgeRequest{}, count: 1}) // it was not there for a while
+	s.pace(125, time.Millisecond)
+	if n := s.limits.asked; n != 250 {
+		t.Errorf("behind one that was late with one node, it is asked about %d", n)
+	}
 	for range 20 {
 		s.slower(&batch{request: &pluginv1.JudgeRequest{}, count: s.limits.asked})
 	}
@@ -434,7 +440,7 @@ func TestAServiceIsAskedAboutNoMoreThanItAnswersInItsTime(t *testing.T) {
 	}
 	now += 20 * slowFor
 	for range 3 {
-		s.pace(s.limits.asked, time.Millisecond)
+		s.pace(s.limits.asked, 200*time.Millisecond) // which is what a call takes, whatever it asks
 	}
 	if s.limits.asked != 8 {
 		t.Errorf("when it is quick again, it is asked about %d", s.limits.asked)
@@ -513,5 +519,26 @@ func TestReasonsAreKeptForAWhile(t *testing.T) {
 	now += renewed
 	if n := round(); n != 500 {
 		t.Errorf("later, %d are", n)
+	}
+}
+
+// An answer that has come is in time, though nobody takes it; one that has not ends the session.
+func TestAnAnswerThatNobodyTakesIsInTime(t *testing.T) {
+	h := newHost(t, []cluster.Profile{profile("default-scheduler", "P")}, serviceOf("s", new(scripted).serve(t), "P"))
+	st, subjects := world(t, 3)
+	if _, err := judge(t, h, st, subjects[0]); err != nil {
+		t.Fatal(err)
+	}
+	is := h.services[0].session
+	is.calls.responses <- &pluginv1.JudgeResponse{}
+	is.calls.expire()
+	if err := is.calls.ctx.Err(); err != nil {
+		t.Errorf("with an answer there: %v", err)
+	}
+	<-is.calls.responses
+	is.calls.expire()
+	<-is.calls.ended
+	if err := is.calls.over(); !errors.Is(err, errLate) {
+		t.Errorf("without one: %v", err)
 	}
 }
