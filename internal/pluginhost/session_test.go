@@ -406,29 +406,29 @@ func TestTheSessionSurvivesWhoAsks(t *testing.T) {
 // Who is too slow for a request is asked about fewer nodes at a time, whatever kinds come between.
 func TestAServiceIsAskedAboutNoMoreThanItAnswersInItsTime(t *testing.T) {
 	now := time.Duration(0)
-	s := &service{Service: Service{Timeout: time.Second}, limits: defaultLimits, clock: func() time.Duration { return now }}
-	s.pace(500, 50*time.Millisecond)
+	s := &service{Service: Service{Timeout: time.Minute}, limits: defaultLimits, clock: func() time.Duration { return now }}
+	s.pace(500, 3*time.Second)
 	if s.limits.asked != 1000 || s.limits.told != 1000 {
 		t.Errorf("a quick one is asked about %d, told %d", s.limits.asked, s.limits.told)
 	}
-	s.pace(1000, 900*time.Millisecond)
+	s.pace(1000, 54*time.Second)
 	if n := s.limits.asked; n < 250 || n > 280 || s.limits.told != n {
-		t.Errorf("one that takes 0.9 ms a node is asked about %d, told %d", n, s.limits.told)
+		t.Errorf("one that takes 54 ms a node is asked about %d, told %d", n, s.limits.told)
 	}
 	for range 100 { // of another kind
-		s.pace(s.limits.asked, time.Millisecond)
+		s.pace(s.limits.asked, 60*time.Millisecond)
 	}
 	if n := s.limits.asked; n > 280 {
 		t.Errorf("it is asked about %d at once", n)
 	}
 	now += 2 * slowFor
-	s.pace(s.limits.asked, time.Millisecond)
+	s.pace(s.limits.asked, 60*time.Millisecond)
 	if n := s.limits.asked; n < 500 || n > 1200 {
 		t.Errorf("later it is asked about %d", n)
 	}
 	s.limits.asked = 500
 	s.slower(&batch{request: &pluginv1.JudgeRequest{}, count: 1}) // it was not there for a while
-	s.pace(125, time.Millisecond)
+	s.pace(125, 60*time.Millisecond)
 	if n := s.limits.asked; n != 250 {
 		t.Errorf("behind one that was late with one node, it is asked about %d", n)
 	}
@@ -440,7 +440,7 @@ func TestAServiceIsAskedAboutNoMoreThanItAnswersInItsTime(t *testing.T) {
 	}
 	now += 20 * slowFor
 	for range 3 {
-		s.pace(s.limits.asked, 200*time.Millisecond) // which is what a call takes, whatever it asks
+		s.pace(s.limits.asked, 12*time.Second) // which is what a call takes, whatever it asks
 	}
 	if s.limits.asked != 8 {
 		t.Errorf("when it is quick again, it is asked about %d", s.limits.asked)
