@@ -62,14 +62,7 @@ func (c *evaluation) fail(st *cluster.State) {
 		}
 		f.known[w] |= live
 		for failed := live & f.failed[w]; by == codeFeasible && failed != 0; failed &= failed - 1 {
-			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(failed))
-			v := f.own.filter(st, i, c.signature.priority, cluster.NoPod)
-			if c.topology.filters() {
-				v = f.own.combine(v, c.topology.profileOf(i)) // a plugin that comes first may refuse the node
-			}
-			if v.fails() {
-				by = v
-			}
+			by = c.failsOn(st, cluster.NodeIndex(w*64+bits.TrailingZeros64(failed)))
 		}
 	}
 	was := f.by
@@ -84,6 +77,43 @@ func (c *evaluation) fail(st *cluster.State) {
 	if f.refuses() != (was != codeFeasible) {
 		c.forgetNodes()
 	}
+}
+
+// failsOn returns the verdict that a plugin fails on a live node, codeFeasible if none does, or not for each pod of the signature: to one that is
+// nominated there and shares its volumes with itself, another plugin may refuse the node before. All that it is told of other nodes is what its signature
+// is told; so pods like it, for which a plugin does fail there, are refused by this node alone.
+func (c *evaluation) failsOn(st *cluster.State, i cluster.NodeIndex) Verdict {
+	judge := func(self cluster.PodID) Verdict {
+		v := c.failing.own.filter(st, i, c.signature.priority, self)
+		if c.topology.filters() {
+			v = c.failing.own.combine(v, c.topology.profileFor(st, i, self)) // a plugin that comes first may refuse the node
+		}
+		return v
+	}
+	v := judge(cluster.NoPod)
+	if !v.fails() {
+		return codeFeasible
+	}
+	if id := c.nomineeOf(st, i); id != cluster.NoPod && !judge(id).fails() {
+		return codeFeasible
+	}
+	return v
+}
+
+// nomineeOf returns a pod of the signature that is nominated to a live node and does not require it, cluster.NoPod if there is none. Of several it is any:
+// each is judged beside others that are like it.
+func (c *evaluation) nomineeOf(st *cluster.State, i cluster.NodeIndex) cluster.PodID {
+	for _, id := range nominatedTo(st, i) {
+		row := nominee(st, id, c.signature.priority, cluster.NoPod)
+		if row == nil || row.Class != c.signature.class || row.Priority != c.signature.priority || row.RequiredNode != "" {
+			continue
+		}
+		spec := &st.Class(row.Class).Spec
+		if relate(st, SubjectOf(&row.Pod), spec, st.Profile(spec.SchedulerName), asOfNow).signature.matches == c.signature.matches {
+			return id
+		}
+	}
+	return cluster.NoPod
 }
 
 // programFor returns what judges a live node for a pod: where the pod requires it or is nominated to it, it does not matter where else a plugin fails.

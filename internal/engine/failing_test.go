@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -30,6 +31,67 @@ func TestAPodOfWhichAPluginFailsOnTheNodeThatItIsNominatedToFitsNowhere(t *testi
 	w.apply(cluster.PodSet{ID: id, Pod: pod})
 	if node, placement := w.batch(e, id).Choose(id, 0); placement != Placed || node != 0 {
 		t.Errorf("%v on %d, want placed on n0", placement, node)
+	}
+}
+
+// TestAPluginDoesNotFailForAPodThatOnlyItsOwnNominationLetsItJudge has a pod with a disk and a claim of which nobody knows where it can be used. On n1 the
+// disk would be one volume too many, but to whoever counts a pod with it as one that is there: to that it is no new one.
+func TestAPluginDoesNotFailForAPodThatOnlyItsOwnNominationLetsItJudge(t *testing.T) {
+	const fails = "0/2 nodes are available: could not translate pv: no."
+	for _, tt := range []struct {
+		name      string
+		counted   bool     // n0 has a CSINode, and is as full as n1
+		nominated []string // to n1: the claims of the pod, which is the first, and of others of its class
+		message   string   // "": it is placed on n0
+	}{
+		{"alone", false, []string{"c"}, ""},
+		{"alone, no other node", true, []string{"c"}, "0/2 nodes are available: 2 node(s) exceed max volume count."},
+		{"beside one like it", false, []string{"c", "c"}, fails},
+		{"two like it", false, []string{"", "c", "c"}, fails},
+		{"only one of its class, of another signature", false, []string{"", "other"}, fails},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w, e := newStorage(t, 2), NewEvaluator(EvaluatorConfig{})
+			for _, node := range []string{"n0", "n1"} {
+				for k := range 2 {
+					claim := fmt.Sprint("theirs-", node, k)
+					w.bound(claim, nil)
+					w.pod(claim, node, 0, nil, claims(claim)...)
+				}
+			}
+			if !tt.counted {
+				w.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.CSINodeKind, Name: "n0"}})
+			}
+			for claim, why := range map[string]string{"c": "no", "other": "nor that"} {
+				w.bound(claim, func(_ *cluster.PersistentVolumeClaim, v *cluster.PersistentVolume) {
+					v.Driver, v.Handle, v.Migration = "", "", cluster.Migration{Plugin: "aws", Error: why}
+				})
+			}
+			disk := cluster.Disk{Kind: cluster.DiskGCE, ID: "d", ReadOnly: true, Migration: cluster.Migration{Plugin: "aws", Driver: "csi", Handle: "d"}}
+			id := w.pod("judged", "", 0, []cluster.Disk{disk}, claims("c")...)
+			for k, claim := range tt.nominated {
+				switch {
+				case claim == "":
+				case k == 0:
+					w.apply(cluster.PodNominated{ID: id, Node: "n1"})
+				default:
+					w.apply(cluster.PodNominated{ID: w.pod(fmt.Sprint("beside-", k), "", 0, []cluster.Disk{disk}, claims(claim)...), Node: "n1"})
+				}
+			}
+			node, placement := w.batch(e, id).Choose(id, 0)
+			if tt.message == "" {
+				if placement != Placed || node != 0 {
+					t.Errorf("%v on %d, want placed on n0", placement, node)
+				}
+				return
+			}
+			if placement != NoFit {
+				t.Errorf("%v on %d, want no fit", placement, node)
+			}
+			if nodes, why := e.AnswersOf(w.st, id).Unschedulable(); FitMessage(nodes, why) != tt.message {
+				t.Errorf("%q, want %q", FitMessage(nodes, why), tt.message)
+			}
+		})
 	}
 }
 

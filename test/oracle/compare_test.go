@@ -34,8 +34,13 @@ func (w *world) difference(id cluster.PodID, ranges []cluster.Range) (*decision,
 		return want, ""
 	}
 	if want.failed != nil {
+		open := got.feasible(w.nodeNames())
+		if want.Nominated == "" && got.Nominated == "" && len(open) > 0 && w.alikeNominated(id) {
+			n.countApart(undecidedAlike, want)
+			return want, ""
+		}
 		n.countFailed(want)
-		if open := got.feasible(w.nodeNames()); want.Nominated == "" && len(open) > 0 || want.Nominated != got.Nominated {
+		if want.Nominated == "" && len(open) > 0 || want.Nominated != got.Nominated {
 			return want, fmt.Sprintf("kube-scheduler's attempt fails: %v; Berth finds %v, and the nominated node %q", want.failed, open, got.Nominated)
 		}
 		return want, ""

@@ -85,6 +85,8 @@
 //     what that would have left. Berth says what PostFilter says of all others.
 //   - Where kube-scheduler's attempt ends with an error (a claim's class that does not say when it binds, a disk that CSI has no name for),
 //     Berth has to find no node either. What it says of the pod is not compared: kube-scheduler says nothing of nodes.
+//   - Where a pod is nominated to a node, and only because it counts there no plugin before refuses the node to pods of its signature, which share its volumes, and
+//     then one fails, kube-scheduler's attempts of these others end with an error. To Berth that node refuses them, and others may take them. Counted apart.
 //   - Of a claim that has lost the node that a volume was to be provisioned for, and has no other annotation, kube-scheduler says "selectedNode annotation
 //     reset", and of others "provisioning failed". Berth does not know of other annotations, and says the latter.
 //   - Where somebody has written to a volume or a claim meanwhile, kube-scheduler's write conflicts, and its attempt ends. Berth reads the object again, and

@@ -8,6 +8,7 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/component-helpers/storage/volume"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 )
 
@@ -16,6 +17,8 @@ const (
 	// undecidedForeign: kube-scheduler's attempt ends with an error that is about another pod, one that is on a node. Berth is not
 	// stopped by it.
 	undecidedForeign = "kube-scheduler is stopped by another pod"
+	// undecidedAlike: kube-scheduler's attempt ends with an error where a pod of the same signature is nominated to a node. Berth finds another node for the pod.
+	undecidedAlike = "kube-scheduler is stopped where a pod like it is nominated"
 	// undecidedShared: a claim of the pod has been given a volume for another pod, which is not bound yet. Here the pod gets that one or goes nowhere; kube-scheduler
 	// looks for another one where that cannot be reached from, or has one made. Only what differs for that is not compared.
 	undecidedShared = "a volume has been chosen for a claim of the pod that another pod uses"
@@ -33,6 +36,19 @@ func (u *upstream) undecided(pod *v1.Pod, want *decision) string {
 		return undecidedForeign
 	}
 	return ""
+}
+
+// alikeNominated reports whether another pending pod of the signature is nominated.
+func (w *world) alikeNominated(id cluster.PodID) bool {
+	signature := func(of cluster.PodID) engine.Signature {
+		return w.evaluator.Signature(w.state, engine.SubjectOf(&w.state.Pod(of).Pod))
+	}
+	for other := range w.pending {
+		if other != id && w.state.Pod(other).Nominated != "" && signature(other) == signature(id) {
+			return true
+		}
+	}
+	return false
 }
 
 // unbound reports whether a pod has a claim that kube-scheduler would bind.
