@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/bits"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -34,30 +35,69 @@ func (e *Evaluator) TotalsAmong(st *cluster.State, s Subject, among cluster.Bitm
 			}
 		}
 	}
-	groups, ok := e.Score(st, s, all, eligible, st.Nodes.Len())
-	if !ok {
-		return nil, false, false
-	}
-	var scores []GroupScores
-	e.with(st, s, func(c *evaluation) {
-		alike = c.topology == nil
-		scores, ok = totals(c.judgementAmong(st, among), groups)
+	known := e.with(st, s, func(c *evaluation) {
+		c.scoreUnranked(e, st, eligible)
+		out, alike, ok = c.totalsOf(st, eligible, c.judgementAmong(st, among), into)
 	})
+	return out, alike, known && ok
+}
+
+// scoreUnranked scores those of some nodes that are not scored. Whoever ranks comes upon them as upon nodes that are new.
+func (c *evaluation) scoreUnranked(e *Evaluator, st *cluster.State, nodes cluster.Bitmap) {
+	c.scorable(st)
+	k, fresh := &c.rankings, 0
+	for w, in := range k.in {
+		if w < len(nodes) {
+			c.unrank(w, in&nodes[w]&^c.scored[w])
+		}
+	}
+	for w := range nodes {
+		fresh += bits.OnesCount64(nodes[w] &^ c.scored[w])
+	}
+	if fresh > 0 {
+		each(e.split(words{0, len(nodes)}, fresh), func(_ int, span words) { c.scoreSpan(st, span, func(w int) uint64 { return nodes[w] }) })
+	}
+}
+
+// totalsOf appends what scored nodes score if these are all there are, to into.
+func (c *evaluation) totalsOf(st *cluster.State, nodes cluster.Bitmap, j judgement, into []NodeTotal) (out []NodeTotal, alike, ok bool) {
+	// 1. What does each group add to what its nodes score by themselves? So much a node has that scores nothing by itself.
+	counts := make([]int32, c.raws.len())
+	for w := range nodes {
+		for in := nodes[w]; in != 0; in &= in - 1 {
+			counts[c.groups[w*64+bits.TrailingZeros64(in)]]++
+		}
+	}
+	var groups []Group
+	var ids []groupID
+	for id, count := range counts {
+		if count > 0 {
+			groups, ids = append(groups, Group{Raw: c.raws.raws[id], Count: count, Nodes: make([]Scored, 1)}), append(ids, groupID(id))
+		}
+	}
+	scores, ok := totals(j, groups)
 	if !ok {
 		return nil, false, false
 	}
-	some := false
-	seed := TieSeed(st, s.Class)
-	out = into
-	for k := range groups {
+	adds, feasible, room := make([]int64, len(counts)), 0, 0
+	for k, id := range ids {
 		if scores[k].Feasible {
-			alike, some = alike && !some, true
-			out = slices.Grow(out, len(scores[k].Totals))
-			for n, total := range scores[k].Totals {
-				node := groups[k].Nodes[n].Node
-				out = append(out, NodeTotal{node, total, tie(seed, node)})
+			adds[id] = scores[k].Totals[0]
+			feasible++
+			room += int(counts[id])
+		} else {
+			counts[id] = 0
+		}
+	}
+	// 2. The nodes.
+	out = slices.Grow(into, room)
+	for w := range nodes {
+		for in := nodes[w]; in != 0; in &= in - 1 {
+			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(in))
+			if id := c.groups[i]; counts[id] > 0 {
+				out = append(out, NodeTotal{i, adds[id] + c.program.weights.sum(c.scores[i]), tie(c.rankings.seed, i)})
 			}
 		}
 	}
-	return out, alike, true
+	return out, c.topology == nil && feasible == 1, true
 }

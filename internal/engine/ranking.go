@@ -37,11 +37,6 @@ type freshNode struct {
 // limit of each group. The evaluation is synced and has room for scores.
 func (c *evaluation) rank(e *Evaluator, st *cluster.State, ws words, r cluster.Range, eligible cluster.Bitmap, limit int) {
 	k := &c.rankings
-	k.in = grow(k.in, len(c.scored))
-	if seed := TieSeed(st, c.signature.class); k.seed != seed {
-		c.forgetScores()
-		k.seed = seed
-	}
 	asked := func(w int) uint64 {
 		if w < ws.first || w >= ws.end {
 			return 0
@@ -52,17 +47,8 @@ func (c *evaluation) rank(e *Evaluator, st *cluster.State, ws words, r cluster.R
 	come := 0
 	for w, in := range k.in {
 		now := asked(w)
-		gone := in &^ (now & c.scored[w])
-		k.in[w] &^= gone
+		c.unrank(w, in&^(now&c.scored[w]))
 		come += bits.OnesCount64(now &^ k.in[w])
-		for ; gone != 0; gone &= gone - 1 {
-			i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(gone))
-			g := &k.groups[c.groups[i]]
-			g.count--
-			if was := c.rankedNode(i); !g.bounded || !g.bound.before(was.rank) {
-				g.stale++
-			}
-		}
 	}
 	for g := range k.groups {
 		k.groups[g].settle(k.in)
@@ -70,7 +56,12 @@ func (c *evaluation) rank(e *Evaluator, st *cluster.State, ws words, r cluster.R
 	// 2. Those that have changed or are new come: a few are put in their place, many are ranked with all others.
 	least := e.reserve*limit + st.Nodes.Len()/128
 	if come > least {
-		each(e.split(ws, come), func(_ int, span words) { c.scoreSpan(st, span, asked) })
+		each(e.split(ws, come), func(_ int, span words) {
+			c.scoreSpan(st, span, asked)
+			for w := span.first; w < span.end; w++ {
+				k.in[w] |= asked(w)
+			}
+		})
 		k.groups = grow(k.groups, c.raws.len())
 		for g := range k.groups {
 			k.groups[g].short = true
@@ -89,6 +80,19 @@ func (c *evaluation) rank(e *Evaluator, st *cluster.State, ws words, r cluster.R
 	}
 }
 
+// unrank takes ranked nodes of a word out of the rankings, whose lists are to be settled before any come. It goes by the scores that they were ranked with.
+func (c *evaluation) unrank(w int, gone uint64) {
+	c.rankings.in[w] &^= gone
+	for ; gone != 0; gone &= gone - 1 {
+		i := cluster.NodeIndex(w*64 + bits.TrailingZeros64(gone))
+		g := &c.rankings.groups[c.groups[i]]
+		g.count--
+		if was := c.rankedNode(i); !g.bounded || !g.bound.before(was.rank) {
+			g.stale++
+		}
+	}
+}
+
 // scoreSpan scores the nodes of a span that are asked for and not known. Spans of one evaluation may run at the same time.
 func (c *evaluation) scoreSpan(st *cluster.State, span words, asked func(w int) uint64) {
 	ids := recent{from: &c.raws}
@@ -98,7 +102,6 @@ func (c *evaluation) scoreSpan(st *cluster.State, span words, asked func(w int) 
 			c.scoreNode(st, cluster.NodeIndex(w*64+bits.TrailingZeros64(todo)), &ids)
 		}
 		c.scored[w] |= now
-		c.rankings.in[w] |= now
 	}
 }
 

@@ -35,6 +35,18 @@ func TestRankingsThatAreKeptAreThoseMadeAnew(t *testing.T) {
 					pod++
 				}
 			}
+			if rapid.Bool().Draw(t, "totals") { // they are scored, and not ranked
+				some := append(cluster.Bitmap(nil), eligible...)
+				some[0] &= rapid.Uint64().Draw(t, "some")
+				got, _, _ := y.worker.TotalsAmong(y.st, y.subject, some, nil)
+				want, _, _ := NewEvaluator(EvaluatorConfig{Parallelism: 1}).TotalsAmong(y.st, y.subject, some, nil)
+				if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+					t.Fatalf("round %d: totals (-want +got):\n%s", round, diff)
+				}
+				if rapid.Bool().Draw(t, "and no more") {
+					continue
+				}
+			}
 			limit := rapid.IntRange(1, 20).Draw(t, "limit")
 			got, _ := y.worker.Score(y.st, y.subject, everything(y.st), eligible, limit)
 			want, _ := NewEvaluator(EvaluatorConfig{Parallelism: 1}).Score(y.st, y.subject, everything(y.st), eligible, limit)

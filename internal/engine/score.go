@@ -11,9 +11,16 @@ func (e *Evaluator) Score(st *cluster.State, s Subject, r cluster.Range, eligibl
 }
 
 func (c *evaluation) ranked(e *Evaluator, st *cluster.State, r cluster.Range, eligible cluster.Bitmap, limit int) []Group {
-	c.sync(st)
+	c.scorable(st)
 	ws, r := align(r, st.Nodes.Len())
 	ws.end = min(ws.end, ws.first+len(eligible))
+	c.rank(e, st, ws, r, eligible, limit)
+	return c.top(limit)
+}
+
+// scorable forgets the scores that do not hold any more, and makes room for those of all nodes.
+func (c *evaluation) scorable(st *cluster.State) {
+	c.sync(st)
 	if t := c.topology; t != nil && c.grouped != t.rebuilt {
 		c.forgetScores() // the groups are of other topology profiles
 		c.grouped = t.rebuilt
@@ -24,8 +31,11 @@ func (c *evaluation) ranked(e *Evaluator, st *cluster.State, r cluster.Range, el
 	whole := (st.Nodes.Len() + 63) / 64
 	c.scored = grow(c.scored, whole)
 	c.groups, c.scores = grow(c.groups, whole*64), grow(c.scores, whole*64)
-	c.rank(e, st, ws, r, eligible, limit)
-	return c.top(limit)
+	c.rankings.in = grow(c.rankings.in, whole)
+	if seed := TieSeed(st, c.signature.class); c.rankings.seed != seed {
+		c.forgetScores()
+		c.rankings.seed = seed
+	}
 }
 
 // forgetScores forgets all scores and groups.
