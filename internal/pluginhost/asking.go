@@ -36,6 +36,9 @@ type part struct {
 	kind    *kind // nil: nothing has been collected
 }
 
+// Services returns how many services are asked: those that have failed and are ignorable are not.
+func (k *Asking) Services() int { return len(k.parts) }
+
 // NeedsPod reports whether a service is to be sent the pod: then SetPod comes before all else.
 func (k *Asking) NeedsPod() bool {
 	return slices.ContainsFunc(k.parts, func(p *part) bool { return p.service.session.dependsOn(&p.use).object })
@@ -117,18 +120,26 @@ func (k *Asking) Excluded(st *cluster.State, subject engine.Subject, among clust
 
 // Kept is what is known of nodes, without asking anybody.
 type Kept struct {
-	k  *Asking
-	st *cluster.State
-	at time.Duration
+	parts []keptPart
+	at    time.Duration
 	// Most is the most that a node can score of which something is not known: weighed, as what [Kept.Of] returns.
 	Most int64
+}
+
+// keptPart is what a service has said.
+type keptPart struct {
+	answers []answer      // of nodes that it was told
+	since   []cluster.Seq // when each node has changed last, as far as that matters
+	within  time.Duration // column.depends.within
+	scores  [][]int8
+	weights []int64
 }
 
 // Kept returns what is known of nodes for a pod. False: next to nothing, or scores are normalised, so that what one node scores depends on what others do. The caller holds the state's lock
 // as long as it uses that.
 func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 	k.at = k.now()
-	out := &Kept{k: k, st: st, at: k.at}
+	out := &Kept{parts: make([]keptPart, 0, len(k.parts)), at: k.at}
 	for _, p := range k.parts {
 		is := p.service.session
 		p.kind = is.kinds[p.key(subject)]
@@ -143,24 +154,34 @@ func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 			}
 			out.Most += maxScore * p.use.weights[n]
 		}
+		c := p.kind.column
+		part := keptPart{c.answers[:min(len(c.answers), len(is.nodes))], st.Nodes.SpecModified, c.depends.within, c.scores, p.use.weights}
+		if c.depends.placed {
+			part.since = st.Nodes.Modified
+		}
+		out.parts = append(out.parts, part)
 	}
 	return out, true
 }
 
-// Of returns whether all is known of a node, whether it is refused, and else what it scores.
+// Of returns whether all is known of a node, as session.holds does, whether it is refused, and else what it scores.
 func (k *Kept) Of(i cluster.NodeIndex) (known, refused bool, score int64) {
 	known = true
-	for _, p := range k.k.parts {
-		c := p.kind.column
-		if !p.service.session.holds(c, k.st, i, k.at) {
+	for n := range k.parts {
+		p := &k.parts[n]
+		if int(i) >= len(p.answers) {
 			known = false
 			continue
 		}
-		if c.answers[i].verdict != 0 {
+		switch a := &p.answers[i]; {
+		case a.seq == 0 || a.seq < p.since[i] || p.within > 0 && k.at-a.at >= p.within:
+			known = false
+		case a.verdict != 0:
 			return true, true, 0
-		}
-		for n := range p.use.scores {
-			score += p.use.weights[n] * int64(c.scores[n][i])
+		default:
+			for n, weight := range p.weights {
+				score += weight * int64(p.scores[n][i])
+			}
 		}
 	}
 	return known, false, score

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -28,6 +29,11 @@ const (
 	mostReads  = 3
 	notRead    = time.Second
 	readWithin = 5 * time.Second
+	// askPods is about how many pods an Ask may be where none of them has to be read, and for askFor further ones are begun with: so long others wait for the turn, of a higher priority too.
+	// maxMore is the bound of requests.
+	askPods = 64
+	askFor  = 100 * time.Millisecond
+	maxMore = 255
 	// askSlack is what an Ask may take besides what extenders take: to read the pod, and for its part under the ledger's lock.
 	askSlack = 15 * time.Second
 )
@@ -84,68 +90,173 @@ func (t *term) binders(uid string) extender.Interest {
 
 // tellAsk says that extenders or plugin services are to be asked about a pod.
 func (t *term) tellAsk(out *binderv1.Outcome, in extender.Interest) {
-	out.Result, out.Turn = binderv1.Outcome_RESULT_ASK, uint64(in)
-	out.AskMilliseconds = (mostAsks*2*t.extenders.longest(in) + askSlack).Milliseconds() // twice: of the node that it is nominated to, too
+	out.Result, out.Turn, out.AskPods = binderv1.Outcome_RESULT_ASK, uint64(in), 1
+	if !t.extenders.needsPod(in) {
+		out.AskPods = askPods
+	}
+	out.AskMilliseconds = (mostAsks*2*t.extenders.longest(in) + askSlack + askFor).Milliseconds() // twice: of the node that it is nominated to, too
 }
 
 // ask asks the extenders that a pod interests, and places it on the node that is best then. One pod is asked about at a time, as far as its
 // extenders go, and what they are asked is of a state with all that has been placed before; the node that it gets has not changed since. So it goes where it would if pods had
 // been placed one at a time. No lock is held while an extender is asked.
+//
+// Further pods of the request are asked about behind it in the same turn, each as if it had come by itself, as long as there is time. One that must be tried again ends the request, as in
+// a commit, and so does one that has to be waited for: those behind it are for the shard to ask about next.
 func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+	if err := t.validateAsk(req); err != nil {
+		return nil, err
+	}
+	pods := append([]*binderv1.PodAttempt{{Id: req.GetId(), Uid: req.GetUid(), Attempt: req.GetAttempt()}}, req.GetMore()...)
+	if err := t.admit("ask", req.GetShard(), req.GetShardRevision(), req.GetVersion(), 1); err != nil {
+		return nil, err
+	}
+	shares, wanted, long := t.wanted(pods)
+	for !t.unbound.takeOf(wanted, long...) {
+		if len(pods) == 1 {
+			return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
+		}
+		pods = pods[:len(pods)/2]
+		shares, wanted, long = t.wanted(pods)
+	}
+	var all []*asked
+	defer func() { // whatever becomes of it, a panic too
+		for _, a := range all {
+			if a.placed != nil {
+				wanted[t.shareOf(a.placed.with())]--
+			}
+		}
+		t.unbound.giveAll(wanted)
+	}()
+	ctx, done := t.within(ctx)
+	defer done()
+	turn := newAskTurn(t.extenders)
+	defer turn.end()
+	busy := beyond(shares, wanted)
+	waiting := 0 // while extenders think, events and reports do not give way to these: they are no binds yet
+	for _, busy := range busy {
+		if !busy {
+			waiting++
+		}
+	}
+	t.unbound.addStuck(waiting)
+	defer func() { t.unbound.addStuck(-waiting) }()
+	for k, busy := range busy {
+		if k > 0 && (ctx.Err() != nil || time.Since(turn.began) >= askFor) {
+			break
+		}
+		a := &asked{term: t, turn: turn, scratch: turn.scratch, req: &binderv1.AskRequest{
+			Shard: req.GetShard(), ShardRevision: req.GetShardRevision(), Version: req.GetVersion(), Id: pods[k].GetId(), Uid: pods[k].GetUid(), Attempt: pods[k].GetAttempt(),
+		}, began: time.Now()}
+		all = append(all, a)
+		if busy {
+			a.result(binderv1.Outcome_RESULT_BUSY, conflictBusy)
+		} else {
+			a.run(ctx)
+			waiting--
+			t.unbound.addStuck(-1)
+		}
+		a.ended = time.Now()
+		if a.resp.GetOutcome().GetResult() == binderv1.Outcome_RESULT_RETRY || a.err != nil || a.broken != nil {
+			break
+		}
+	}
+	return t.answered(all)
+}
+
+// validateAsk checks that a request makes sense.
+func (t *term) validateAsk(req *binderv1.AskRequest) error {
 	var bad violations
 	t.checkShard(&bad, req.GetShard())
 	t.checkVersion(&bad, req.GetVersion())
 	if n := req.GetAttempt(); n < 1 {
 		bad.note("attempt", "%d; attempts count from 1", n)
 	}
-	if len(bad) > 0 {
-		return nil, rpc.Invalid(bad...)
+	if n := len(req.GetMore()); n > maxMore {
+		bad.note("more", "%d pods; want at most %d", n, maxMore)
 	}
-	if err := t.admit("ask", req.GetShard(), req.GetShardRevision(), req.GetVersion(), 1); err != nil {
-		return nil, err
-	}
-	pods := []*binderv1.PodAttempt{{Id: req.GetId(), Uid: req.GetUid(), Attempt: req.GetAttempt()}}
-	shares, wanted, long := t.wanted(pods)
-	if !t.unbound.takeOf(wanted, long...) {
-		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
-	}
-	began := time.Now()
-	a := asked{term: t, req: req}
-	defer func() { // whatever becomes of it, a panic too
-		if a.placed != nil {
-			wanted[t.shareOf(a.placed.with())]--
+	for i, p := range req.GetMore() {
+		if n := p.GetAttempt(); n < 1 {
+			bad.note(fmt.Sprintf("more[%d].attempt", i), "%d; attempts count from 1", n)
 		}
-		t.unbound.giveAll(wanted)
-	}()
-	if beyond(shares, wanted)[0] {
-		a.result(binderv1.Outcome_RESULT_BUSY, conflictBusy)
-	} else {
-		a.answer(ctx)
 	}
-	if a.broken != nil && !t.ended() {
-		t.fail(a.broken)
+	if len(bad) > 0 {
+		return rpc.Invalid(bad...)
+	}
+	return nil
+}
+
+// answered returns what is said of pods that were asked about, in order, of which there is one at least. What has kept one of the others waiting is not said.
+func (t *term) answered(all []*asked) (*binderv1.AskResponse, error) {
+	last := all[len(all)-1]
+	if last.broken != nil && !t.ended() {
+		t.fail(last.broken)
 		return nil, rpc.Error(codes.Internal, "BROKEN_LEDGER", "ask: the ledger is broken")
 	}
 	switch {
 	case t.ended():
 		return nil, errNotActive("the term has ended")
-	case a.err != nil:
-		return nil, a.err
+	case all[0].err != nil:
+		return nil, all[0].err
+	case last.err != nil:
+		all = all[:len(all)-1]
 	}
-	t.metrics.asked.WithLabelValues(commitResult(a.resp.GetOutcome().GetResult())).Inc()
-	var placed []*placement
-	if a.placed != nil {
-		placed = []*placement{a.placed}
-		t.metrics.placed.Inc()
+	for k, a := range all {
+		t.metrics.asked.WithLabelValues(commitResult(a.resp.GetOutcome().GetResult())).Inc()
+		var placed []*placement
+		if a.placed != nil {
+			placed = []*placement{a.placed}
+			t.metrics.placed.Inc()
+		}
+		pods := []*binderv1.PodAttempt{{Id: a.req.GetId(), Uid: a.req.GetUid(), Attempt: a.req.GetAttempt()}}
+		t.traceCommit(&binderv1.CommitRequest{Pods: pods}, &binderv1.CommitResponse{Outcomes: []*binderv1.Outcome{a.resp.GetOutcome()}}, placed, a.began, a.ended)
+		if r := a.resp; k > 0 {
+			all[0].resp.More = append(all[0].resp.More, &binderv1.AskedPod{Version: r.GetVersion(), Outcome: r.GetOutcome(), Refusals: r.GetRefusals(), Error: r.GetError()})
+		}
 	}
-	t.traceCommit(&binderv1.CommitRequest{Pods: pods}, &binderv1.CommitResponse{Outcomes: []*binderv1.Outcome{a.resp.GetOutcome()}}, placed, began, time.Now())
-	return a.resp, nil
+	return all[0].resp, nil
+}
+
+// askTurn is a turn of extenders, in which pods of one request are asked about one after the other, and room that they use.
+type askTurn struct {
+	extenders *extenders
+	in        extender.Interest // whose turn it is; 0: it has not been taken
+	began     time.Time         // or when the request did
+	leave     func()
+	scratch   *scratch
+}
+
+func newAskTurn(e *extenders) *askTurn {
+	return &askTurn{extenders: e, began: time.Now(), leave: func() {}, scratch: scratches.Get().(*scratch)}
+}
+
+func (t *askTurn) end() {
+	t.leave()
+	clear(t.scratch.seen[:cap(t.scratch.seen)]) // of names
+	scratches.Put(t.scratch)
+}
+
+// take waits for the turn of some extenders, unless it is had. An error says that it has not come, or that it is the turn of others.
+func (t *askTurn) take(ctx context.Context, in extender.Interest) error {
+	if t.in != 0 {
+		if t.in != in {
+			return errNoTurn
+		}
+		return nil
+	}
+	leave, err := t.extenders.take(ctx, in)
+	if err != nil {
+		return err
+	}
+	t.in, t.leave, t.began = in, leave, time.Now()
+	return nil
 }
 
 // asked is a pod that extenders are asked about, and what has come of it: resp, err or broken.
 type asked struct {
 	*term
-	req *binderv1.AskRequest
+	req  *binderv1.AskRequest // of that pod alone
+	turn *askTurn
 
 	in      extender.Interest
 	pod     cluster.Pod // as it was when it was first looked at
@@ -155,7 +266,7 @@ type asked struct {
 	judges  *pluginhost.Asking // nil: no plugin service is asked, or it has to be begun
 	scratch *scratch
 	most    int  // of the nodes that [asked.all] has returned last, this many are enough
-	alike   bool // of the nodes that [asked.among] has returned last, none scores otherwise if others of them are taken away
+	alike   bool // of the nodes that [asked.totals] has returned last, none scores otherwise if others of them are taken away
 
 	last  bool      // what is asked now is asked no more
 	alone rejection // of the node that it is nominated to, asked about by itself
@@ -164,6 +275,8 @@ type asked struct {
 	err    error      // to be answered instead
 	broken error      // the ledger is
 	placed *placement // nil: it is not
+
+	began, ended time.Time
 }
 
 // rejection is what extenders have said that have left no node.
@@ -187,20 +300,7 @@ func (a *asked) result(r binderv1.Outcome_Result, conflict string) {
 // over reports whether something has come of the pod.
 func (a *asked) over() bool { return a.resp != nil || a.err != nil || a.broken != nil }
 
-// answer runs, in the term. While extenders think, events and reports do not give way to the pod: it is no bind yet.
-func (a *asked) answer(ctx context.Context) {
-	ctx, done := a.within(ctx)
-	defer done()
-	a.unbound.addStuck(1)
-	defer a.unbound.addStuck(-1)
-	a.scratch = scratches.Get().(*scratch)
-	defer func() {
-		clear(a.scratch.seen[:cap(a.scratch.seen)]) // of names
-		scratches.Put(a.scratch)
-	}()
-	a.run(ctx)
-}
-
+// run asks about the pod.
 func (a *asked) run(ctx context.Context) {
 	// 1. Is there anything to ask?
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
@@ -213,20 +313,23 @@ func (a *asked) run(ctx context.Context) {
 		a.result(binderv1.Outcome_RESULT_RETRY, conflictRetry)
 		return
 	}
-	if a.extenders.crowd(a.in) {
+	had, reads := a.turn.in != 0, a.extenders.needsPod(a.in)
+	switch {
+	case !had && a.extenders.crowd(a.in):
 		a.err = errCrowd
+		return
+	case had && reads:
+		a.err = errNoTurn
 		return
 	}
 	// 2. What is it? Until that is known, it keeps nobody from their turn.
-	if a.extenders.needsPod(a.in) && !a.readPod(ctx) {
+	if reads && !a.readPod(ctx) {
 		return
 	}
-	leave, err := a.extenders.take(ctx, a.in)
-	if err != nil {
+	if err := a.turn.take(ctx, a.in); err != nil {
 		a.err = a.ends(ctx, err)
 		return
 	}
-	defer leave()
 	defer func() {
 		if a.judges != nil {
 			a.judges.Done()
@@ -238,9 +341,11 @@ func (a *asked) run(ctx context.Context) {
 		if !a.begin(ctx) {
 			return
 		}
-		if s, is := a.look(true); is {
-			if changed := a.try(ctx, s, true); changed {
-				continue
+		if a.pod.Nominated != "" {
+			if s, is := a.look(true); is {
+				if changed := a.try(ctx, s, true); changed {
+					continue
+				}
 			}
 		}
 		if a.over() || !a.begin(ctx) { // a call about that node may have ended a session
@@ -419,7 +524,7 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		return false
 	}
 	// 2. What do those score that are left, among themselves?
-	if len(left) < len(s.nodes) {
+	if s.known == nil && len(left) < len(s.nodes) {
 		if left = a.left(left); a.over() || len(left) == 0 {
 			return true
 		}

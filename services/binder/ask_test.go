@@ -232,6 +232,11 @@ func (b *running) ask(req *binderv1.AskRequest) string {
 	if err != nil {
 		return "error: " + err.Error()
 	}
+	return b.saidOf(&binderv1.AskedPod{Version: resp.GetVersion(), Outcome: resp.GetOutcome(), Refusals: resp.GetRefusals(), Error: resp.GetError()})
+}
+
+// saidOf returns what became of a pod as ask does.
+func (b *running) saidOf(resp *binderv1.AskedPod) string {
 	switch r := resp.GetOutcome().GetResult(); r {
 	case binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_PLACED:
 		name := ""
@@ -944,10 +949,10 @@ func TestASampleOfNodesIsScoredByItself(t *testing.T) {
 	a := asked{term: b.open(), req: b.question(1, "p"), scratch: new(scratch)}
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
 		a.pod, a.subject = row.Pod, engine.SubjectOf(&row.Pod)
-		all, differ := slices.Clone(a.among(st, nil)), 0
+		all, differ := slices.Clone(a.totals(st, nil)), 0
 		for range 3 {
 			sample := slices.Clone(a.all(st, row, cluster.NoNode))
-			if diff := cmp.Diff(a.among(st, bitmapOf(st, sample)), sample, cmp.AllowUnexported(seenNode{})); diff != "" || len(sample) != leastAsked {
+			if diff := cmp.Diff(a.totals(st, bitmapOf(st, a.named(st, sample))), sample); diff != "" || len(sample) != leastAsked {
 				t.Errorf("%d nodes (-want +got):\n%s", len(sample), diff)
 			}
 			if !slices.Contains(all, sample[0]) {
@@ -958,7 +963,7 @@ func TestASampleOfNodesIsScoredByItself(t *testing.T) {
 			t.Error("they score what they do among all")
 		}
 		for i := range cluster.NodeIndex(nodes) {
-			if slices.ContainsFunc(a.all(st, row, i), func(n seenNode) bool { return n.Node == i }) {
+			if slices.ContainsFunc(a.all(st, row, i), func(n engine.NodeTotal) bool { return n.Node == i }) {
 				t.Fatalf("node %d is left out, and there", i)
 			}
 		}

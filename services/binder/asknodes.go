@@ -18,6 +18,7 @@ type sight struct {
 	count   int        // how many nodes there are
 	apart   bool       // the node that the pod is nominated to can run it, and is not among these
 	sure    *seenNode  // nil: plugin services are to be asked; else the best, whatever they would say
+	known   *seenNode  // the best of all other nodes, of which it is known what they would say; nil: there are no others, or these are among the nodes
 }
 
 // seenNode is a node that can run the pod, and what it scores.
@@ -29,6 +30,7 @@ type seenNode struct {
 // scratch is room that questions use one after the other: nodes are many, and most of them are looked at for one pod and no more.
 type scratch struct {
 	totals  []engine.NodeTotal
+	unknown []engine.NodeTotal
 	seen    []seenNode
 	indexes []cluster.NodeIndex
 	sums    []int64
@@ -64,48 +66,62 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 				}
 				return
 			case known && !fits: // the others are judged as if it were there already
-				s.nodes = a.all(st, row, one)
+				a.see(st, &s, a.all(st, row, one))
 			default:
-				s.nodes = a.all(st, row, cluster.NoNode)
+				a.see(st, &s, a.all(st, row, cluster.NoNode))
 				if known { // judged as the pod's class is, it may have no room beside the nomination of the pod itself
 					others, _ := a.evaluator.Node(st, a.subject, cluster.NoPod, one)
 					s.apart = !others.Feasible()
 				}
 			}
-			if s.sure = a.sure(st, s.nodes); s.sure == nil {
-				a.collect(st, s.nodes)
-			}
 		})
-		if !judged || !nominated && len(s.nodes) == 0 && !(s.apart && a.alone.failed()) {
+		if !judged || !nominated && len(s.nodes) == 0 && s.sure == nil && !(s.apart && a.alone.failed()) {
 			result, conflict = binderv1.Outcome_RESULT_NO_FIT, conflictNoFit
 		}
 	})
 	if result != binderv1.Outcome_RESULT_UNSPECIFIED {
 		a.result(result, conflict)
 	}
-	return s, len(s.nodes) > 0
+	return s, len(s.nodes) > 0 || s.sure != nil
+}
+
+// see has of all nodes that can run the pod those seen that are to be asked about. The caller holds the ledger's lock.
+func (a *asked) see(st *cluster.State, s *sight, all []engine.NodeTotal) {
+	best, unknown := a.known(st, all)
+	switch {
+	case best == nil:
+		s.nodes = a.named(st, all)
+	case best.sure && len(unknown) <= a.extenders.mostUnknown:
+		s.sure = &seenNode{best.NodeTotal, st.Nodes.Spec[best.Node].Name}
+		return
+	case len(all) > a.most:
+		s.nodes = a.named(st, all)
+	default:
+		s.nodes, s.known = a.named(st, unknown), &seenNode{best.NodeTotal, st.Nodes.Spec[best.Node].Name}
+	}
+	a.collect(st, s.nodes)
 }
 
 // all returns all nodes that can run the pod but for one, which may be cluster.NoNode, or as many as the profile says, and what these score among themselves. Those that plugin services
-// are known to refuse are not among them, unless there are no others. The caller holds the ledger's lock.
-func (a *asked) all(st *cluster.State, row *cluster.PodRow, but cluster.NodeIndex) []seenNode {
+// are known to refuse are not among them, unless there are no others. What was returned before is not that any more. The caller holds the ledger's lock.
+func (a *asked) all(st *cluster.State, row *cluster.PodRow, but cluster.NodeIndex) []engine.NodeTotal {
 	var among cluster.Bitmap
 	if but != cluster.NoNode {
 		among = slices.Clone(st.Nodes.Live)
 		among.Clear(but)
 	}
-	var nodes []seenNode
+	var nodes []engine.NodeTotal
 	if a.judges != nil {
 		left := slices.Clone(among)
 		if left == nil {
 			left = slices.Clone(st.Nodes.Live)
 		}
 		if a.judges.Excluded(st, a.subject, left) {
-			nodes = a.among(st, left)
+			nodes = a.totals(st, left)
 		}
 	}
 	if len(nodes) == 0 {
-		nodes = a.among(st, among)
+		nodes = a.totals(st, among)
 	}
 	a.most = len(nodes)
 	if p := a.ledger.profile(row); p != nil {
@@ -114,22 +130,33 @@ func (a *asked) all(st *cluster.State, row *cluster.PodRow, but cluster.NodeInde
 	if len(nodes) <= a.most || a.judges != nil { // as many as plugins leave
 		return nodes
 	}
-	return a.among(st, bitmapOf(st, a.extenders.sample(nodes, a.most)))
+	return a.totals(st, bitmapOf(st, a.extenders.sample(a.named(st, nodes), a.most)))
 }
 
-// among returns the nodes among some that can run the pod, and what they score if these are all; nil are all. What was returned before is not that any more. The caller holds the
+// totals returns the nodes among some that can run the pod, and what they score if these are all; nil are all. What was returned before is not that any more. The caller holds the
 // ledger's lock.
-func (a *asked) among(st *cluster.State, some cluster.Bitmap) []seenNode {
-	nodes := a.scratch.seen[:0]
+func (a *asked) totals(st *cluster.State, some cluster.Bitmap) []engine.NodeTotal {
 	totals, alike, ok := a.evaluator.TotalsAmong(st, a.subject, some, a.scratch.totals[:0])
-	if a.alike = alike; ok {
-		a.scratch.totals = totals
-		for _, n := range totals {
-			nodes = append(nodes, seenNode{n, st.Nodes.Spec[n.Node].Name})
-		}
+	if a.alike = alike; !ok {
+		return nil
 	}
-	a.scratch.seen = nodes
-	return nodes
+	a.scratch.totals = totals
+	return totals
+}
+
+// among is totals, with the names of the nodes.
+func (a *asked) among(st *cluster.State, some cluster.Bitmap) []seenNode {
+	return a.named(st, a.totals(st, some))
+}
+
+// named returns nodes with their names. What was returned before is not that any more. The caller holds the ledger's lock.
+func (a *asked) named(st *cluster.State, nodes []engine.NodeTotal) []seenNode {
+	out := a.scratch.seen[:0]
+	for _, n := range nodes {
+		out = append(out, seenNode{n, st.Nodes.Spec[n.Node].Name})
+	}
+	a.scratch.seen = out
+	return out
 }
 
 func bitmapOf(st *cluster.State, nodes []seenNode) cluster.Bitmap {

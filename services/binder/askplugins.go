@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
 )
 
@@ -66,44 +67,50 @@ func (a *asked) indexesOf(nodes []seenNode) []cluster.NodeIndex {
 	return out
 }
 
-// sure returns the best of some nodes, if that does not depend on what plugin services would say of those that have changed since they were asked: where even the most that these could score
-// would not make one of them better. nil: it does, or there is no telling. So of many pods of a kind, few have to be asked about. The caller holds the ledger's lock.
-func (a *asked) sure(st *cluster.State, nodes []seenNode) *seenNode {
+// knownNode is the best of the nodes of which it is known what plugin services say of them.
+type knownNode struct {
+	engine.NodeTotal      // without their scores
+	sure             bool // it is the best of all, whatever they would say of the others: even the most that these could score would not make one of them better
+}
+
+// known returns the best of those nodes of which it is known what plugin services say of them, and those that have changed since they were asked. So of many pods of a kind, few have to be asked
+// about, and about few nodes. nil: there is none, or what they say of one depends on others. The caller holds the ledger's lock.
+func (a *asked) known(st *cluster.State, nodes []engine.NodeTotal) (best *knownNode, unknown []engine.NodeTotal) {
 	if a.judges == nil || !a.alike || a.extenders.extendersOf(a.in) != 0 {
-		return nil
+		return nil, nil
 	}
 	kept, ok := a.judges.Kept(st, a.subject)
 	if !ok {
-		return nil
+		return nil, nil
 	}
-	var best, other *seenNode // the best that is known, and the best that could be, of the others
-	unknown := 0
-	var known, could seenNode
+	unknown = a.scratch.unknown[:0]
+	var first, could engine.NodeTotal // with scores: the best that is known, and the best that could be, of the others
 	for _, n := range nodes {
-		is, refused, score := kept.Of(n.Node)
-		switch {
+		switch is, refused, score := kept.Of(n.Node); {
 		case refused:
 		case is:
-			if n.Total += score; best == nil || better(n, *best) {
-				known = n
-				best = &known
+			scored := n
+			if scored.Total += score; best == nil || better(scored, first) {
+				first, best = scored, &knownNode{NodeTotal: n}
 			}
 		default:
-			unknown++
-			if n.Total += kept.Most; other == nil || better(n, *other) {
+			unknown = append(unknown, n)
+			if n.Total += kept.Most; len(unknown) == 1 || better(n, could) {
 				could = n
-				other = &could
 			}
 		}
 	}
-	if best == nil || unknown > a.extenders.mostUnknown || other != nil && better(*other, *best) {
-		return nil
+	a.scratch.unknown = unknown
+	if best != nil {
+		best.sure = len(unknown) == 0 || !better(could, first)
 	}
-	return best
+	return best, unknown
 }
 
 // better reports whether a node is chosen rather than another one.
-func better(a, b seenNode) bool { return a.Total > b.Total || a.Total == b.Total && a.Tie < b.Tie }
+func better(a, b engine.NodeTotal) bool {
+	return a.Total > b.Total || a.Total == b.Total && a.Tie < b.Tie
+}
 
 // addKnown adds why plugin services refuse nodes that were left out since that was known.
 func (a *asked) addKnown(why map[string]pluginhost.Refusal) {
@@ -129,10 +136,14 @@ func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[s
 	if a.judges == nil {
 		return s.nodes, why, nil
 	}
+	services := a.judges.Services()
 	if err := a.judges.Exchange(ctx); err != nil {
 		a.judges.Done()
 		a.judges = nil // whatever comes next begins anew
 		return nil, nil, err
+	}
+	if s.known != nil && a.judges.Services() != services { // what is known of the others is not what is asked for any more
+		return nil, nil, pluginhost.ErrAgain
 	}
 	left = s.nodes[:0] // nobody looks at those that are refused
 	for _, n := range s.nodes {
@@ -141,6 +152,9 @@ func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[s
 		} else {
 			left = append(left, n)
 		}
+	}
+	if s.known != nil {
+		left = append(left, *s.known)
 	}
 	return left, why, nil
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
@@ -271,9 +272,9 @@ func (a *extenders) sample(nodes []seenNode, most int) []seenNode {
 	first := a.next % len(byIndex)
 	a.next = first + most
 	a.mu.Unlock()
-	kept := make(map[string]bool, most)
+	kept := make(map[cluster.NodeIndex]bool, most)
 	for k := range most {
-		kept[byIndex[(first+k)%len(byIndex)].name] = true
+		kept[byIndex[(first+k)%len(byIndex)].Node] = true
 	}
-	return slices.DeleteFunc(nodes, func(n seenNode) bool { return !kept[n.name] })
+	return slices.DeleteFunc(nodes, func(n seenNode) bool { return !kept[n.Node] })
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	logv1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
 	"github.com/berth-scheduler/berth/internal/wire"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
@@ -22,13 +24,15 @@ const (
 	// asksAtOnce is how many pods of the same turn a member has asked about at a time. With one more, that is next, the binder would sometimes hear of that one first:
 	// pods would go out of queue order. So, too, the binder has room for others, however many shards wait for an extender.
 	asksAtOnce = 1
+	// mostAskPods bounds how many pods an Ask is about, whatever the binder says.
+	mostAskPods = 256
 	// mostAskMillis bounds how long an Ask may take, whatever the binder says.
 	mostAskMillis = 3_600_000
 	// changedMessage is told of a pod whose best node has changed each time while extenders were asked.
 	changedMessage = "again and again, nodes had changed while extenders or plugin services were asked about the pod"
 )
 
-// asker asks the binder, which asks extenders, about pods of a shard, each of them by itself, in queue order as far as they are of the same turn. Nobody waits for them:
+// asker asks the binder, which asks extenders, about pods of a shard, in queue order as far as they are of the same turn: a few that are next at a time, if the binder takes several. Nobody waits for them:
 // they are in flight, and their shard goes on. It has goroutines as long as there is something to ask, which end with the driver.
 type asker struct {
 	d  *driver
@@ -60,6 +64,7 @@ type question struct {
 	version cluster.Version // of the binder's answer that says so
 	turn    uint64
 	atMost  time.Duration    // for one Ask
+	pods    int              // that one Ask may be about at most
 	preempt *preemptQuestion // it fits nowhere, and it is asked about who goes for it; nil: it is asked about where it goes
 }
 
@@ -140,19 +145,19 @@ func (k *asker) run(ctx context.Context, turn uint64) {
 			return
 		case slots <- struct{}{}:
 		}
-		q := k.next(turn)
-		if q != nil {
-			k.ask(ctx, q)
+		some := k.next(turn)
+		if len(some) > 0 {
+			k.ask(ctx, some)
 		}
 		<-slots
-		if q == nil {
+		if len(some) == 0 {
 			return
 		}
 	}
 }
 
-// next takes the first pod of a turn, nil if there is none: then the caller is one goroutine less.
-func (k *asker) next(turn uint64) *question {
+// next takes the first pods of a turn that one question may be about, none if there are none: then the caller is one goroutine less.
+func (k *asker) next(turn uint64) []*question {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.lines[turn]
@@ -162,15 +167,21 @@ func (k *asker) next(turn uint64) *question {
 		}
 		return nil
 	}
-	q := l.waiting[0]
-	l.waiting = l.waiting[1:]
-	return q
+	first, n := l.waiting[0], 1
+	for first.preempt == nil && n < min(first.pods, len(l.waiting)) && l.waiting[n].preempt == nil && l.waiting[n].version.Epoch == first.version.Epoch {
+		n++
+	}
+	some := l.waiting[:n:n]
+	l.waiting = l.waiting[n:]
+	return some
 }
 
 // leave ends the attempts that nobody asks about any more.
 func (k *asker) leave(turn uint64) {
-	for q := k.next(turn); q != nil; q = k.next(turn) {
-		k.over(q, tracedUnknown)
+	for some := k.next(turn); len(some) > 0; some = k.next(turn) {
+		for _, q := range some {
+			k.over(q, tracedUnknown)
+		}
 	}
 }
 
@@ -180,46 +191,87 @@ func (k *asker) over(q *question, traced string) {
 	q.traced.end(traced, "")
 }
 
-// ask asks about one pod, and gives it its outcome.
-func (k *asker) ask(ctx context.Context, q *question) {
-	runs := false
-	k.d.sh.peek(func(queue *pending.Queue) { runs = queue.Runs(q.Attempt) })
-	if !runs {
-		k.over(q, tracedGone)
+// ask asks about pods, and gives them their outcomes. Those that the binder has not come to wait again.
+func (k *asker) ask(ctx context.Context, some []*question) {
+	some = k.inFlight(some)
+	if len(some) == 0 {
 		return
 	}
-	if q.preempt != nil {
-		k.preempt(ctx, q)
+	first := some[0]
+	if first.preempt != nil {
+		k.preempt(ctx, first)
 		return
 	}
 	request := &binderv1.AskRequest{
-		Shard: k.d.sh.number, ShardRevision: k.d.sh.revision, Version: wire.ToVersion(q.version), Id: int32(q.ID), Uid: q.UID, Attempt: q.Number,
+		Shard: k.d.sh.number, ShardRevision: k.d.sh.revision, Version: wire.ToVersion(first.version), Id: int32(first.ID), Uid: first.UID, Attempt: first.Number,
+	}
+	for _, q := range some[1:] {
+		request.More = append(request.More, &binderv1.PodAttempt{Id: int32(q.ID), Uid: q.UID, Attempt: q.Number})
 	}
 	began := time.Now()
-	response, err := askBinderWithin(ctx, k.d, q.atMost, 1, always, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.AskResponse, error) {
-		return binder.Ask(ctx, request)
+	response, err := askBinderWithin(ctx, k.d, first.atMost, len(some), always, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.AskResponse, error) {
+		response, err := binder.Ask(ctx, request)
+		if err != nil && len(some) > 1 { // it may be for the others, or take long: they wait in line for whoever comes meanwhile
+			k.insert(ctx, some[1:])
+			some, request.More = some[:1], nil
+			if c := status.Code(err); c == codes.Internal || c == codes.InvalidArgument {
+				return binder.Ask(ctx, request)
+			}
+		}
+		return response, err
 	})
 	k.d.s.metrics.stage.WithLabelValues("ask").Observe(time.Since(began).Seconds())
 	switch {
 	case ctx.Err() != nil:
-		k.over(q, tracedUnknown)
+		k.over(first, tracedUnknown)
 	case errors.Is(err, errShardLost): // then all that the shard's other pods wait for is in vain
-		k.over(q, tracedUnknown)
+		k.over(first, tracedUnknown)
 		k.d.end(err)
 	case status.Code(err) == codes.Aborted:
-		k.retry(q, "ask_aborted")
+		k.retry(first, "ask_aborted")
 	case err != nil:
-		k.d.log.Error("binder refuses to ask extenders", "uid", q.UID, "err", err, q.traced.log())
-		k.fail(q, "ask extenders: "+status.Convert(err).Message(), true)
+		k.d.log.Error("binder refuses to ask extenders", "uid", first.UID, "err", err, first.traced.log())
+		k.fail(first, "ask extenders: "+status.Convert(err).Message(), true)
 	default:
-		k.settle(q, response)
+		n := min(1+len(response.GetMore()), len(some))
+		k.insert(ctx, some[n:])
+		k.settle(first, response)
+		for i, q := range some[1:n] {
+			k.settle(q, response.GetMore()[i])
+		}
 	}
+}
+
+// inFlight returns those of some questions whose pods are to be asked about still.
+func (k *asker) inFlight(some []*question) (still []*question) {
+	runs := make([]bool, len(some))
+	k.d.sh.peek(func(queue *pending.Queue) {
+		for i, q := range some {
+			runs[i] = queue.Runs(q.Attempt)
+		}
+	})
+	for i, q := range some {
+		if runs[i] {
+			still = append(still, q)
+		} else {
+			k.over(q, tracedGone)
+		}
+	}
+	return still
 }
 
 func always(error) bool { return true }
 
+// answer is what the binder says of a pod.
+type answer interface {
+	GetVersion() *logv1.Version
+	GetOutcome() *binderv1.Outcome
+	GetRefusals() []*filterv1.VerdictCount
+	GetError() string
+}
+
 // settle gives a pod its outcome.
-func (k *asker) settle(q *question, response *binderv1.AskResponse) {
+func (k *asker) settle(q *question, response answer) {
 	version := wire.Version(response.GetVersion())
 	result := response.GetOutcome().GetResult()
 	switch result {

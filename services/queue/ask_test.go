@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -16,6 +17,7 @@ import (
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/services/queue"
 )
 
 // asks makes pods interest extenders whose names begin so.
@@ -363,5 +365,165 @@ func TestAShardIsLostByAnAnswerAboutExtenders(t *testing.T) {
 	defer mu.Unlock()
 	if n != 1 {
 		t.Errorf("asked %d times by the claim that is lost, want once", n)
+	}
+}
+
+// questioned notes which pods questions are about, and has the first of each placed.
+type questioned struct {
+	w     *world
+	hold  chan struct{} // the first question waits for it
+	first string        // the pod that it is about
+	fails func(names []string) error
+	only  int // that are answered of each question at most
+
+	mu    sync.Mutex
+	asked [][]string
+}
+
+func (a *questioned) answer(ctx context.Context, name string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+	names := []string{name}
+	for _, p := range request.GetMore() {
+		names = append(names, strings.TrimPrefix(p.GetUid(), "uid-"))
+	}
+	a.mu.Lock()
+	a.asked = append(a.asked, names)
+	a.mu.Unlock()
+	if name == a.first {
+		select {
+		case <-a.hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if a.fails != nil {
+		if err := a.fails(names); err != nil {
+			return nil, err
+		}
+	}
+	response := a.w.binder.assume(request, "n1")
+	for _, p := range request.GetMore()[:min(a.only-1, len(request.GetMore()))] {
+		one := a.w.binder.assume(&binderv1.AskRequest{Id: p.GetId(), Attempt: p.GetAttempt()}, "n1")
+		response.More = append(response.More, &binderv1.AskedPod{Version: one.GetVersion(), Outcome: one.GetOutcome()})
+	}
+	return response, nil
+}
+
+// line has pods wait in line behind one that is being asked about.
+func (a *questioned) line(t *testing.T, q *queue.Service, names ...string) {
+	t.Helper()
+	a.w.ledger.pod(a.first, 100, priority(100))
+	until(t, "it is asked about", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.asked) == 1 })
+	for k, name := range names {
+		a.w.ledger.pod(name, 100, priority(int32(50-k)))
+	}
+	for _, name := range names {
+		untilState(t, q, name, queuev1.State_STATE_IN_FLIGHT)
+	}
+}
+
+// Pods that are next are asked about together, as many as the binder takes, in queue order; those that it has not come to are next.
+func TestPodsThatAreNextAreAskedAboutTogether(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pods  int32
+		only  int
+		fails func(names []string) error
+		want  [][]string
+	}{
+		"one at a time":               {0, 1, nil, [][]string{{"gpu-a"}, {"gpu-b"}, {"gpu-c"}, {"gpu-d"}}},
+		"three at a time":             {3, 3, nil, [][]string{{"gpu-a", "gpu-b", "gpu-c"}, {"gpu-d"}}},
+		"three, and two are answered": {3, 2, nil, [][]string{{"gpu-a", "gpu-b", "gpu-c"}, {"gpu-c", "gpu-d"}}},
+		"an older binder answers one": {4, 1, nil, [][]string{{"gpu-a", "gpu-b", "gpu-c", "gpu-d"}, {"gpu-b", "gpu-c", "gpu-d"}, {"gpu-c", "gpu-d"}, {"gpu-d"}}},
+		"one is too much": {4, 4, func(names []string) error {
+			if len(names) > 2 {
+				return rpc.Error(codes.Internal, "PANIC", "mine")
+			}
+			return nil
+		}, [][]string{{"gpu-a", "gpu-b", "gpu-c", "gpu-d"}, {"gpu-a"}, {"gpu-b", "gpu-c", "gpu-d"}, {"gpu-b"}, {"gpu-c", "gpu-d"}}},
+		"the binder is busy": {4, 4, func(names []string) error {
+			if len(names) == 4 {
+				return rpc.Exhausted("EXTENDER_BUSY", time.Millisecond, "later")
+			}
+			return nil
+		}, [][]string{{"gpu-a", "gpu-b", "gpu-c", "gpu-d"}, {"gpu-a"}, {"gpu-b", "gpu-c", "gpu-d"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			w := newWorld(t, 1)
+			w.filterWorker("f1", nil)
+			w.scoreWorker("s1")
+			w.ledger.node("n1", 10_000)
+			a := &questioned{w: w, hold: make(chan struct{}), first: "gpu-first", fails: tt.fails, only: tt.only}
+			w.asks("gpu", a.answer)
+			w.binder.pods = tt.pods
+			q, _ := w.queueMember("q1")
+			a.line(t, q, "gpu-a", "gpu-b", "gpu-c", "gpu-d")
+			close(a.hold)
+			w.untilPlaced("gpu-first", "gpu-a", "gpu-b", "gpu-c", "gpu-d")
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if diff := cmp.Diff(tt.want, a.asked[1:]); diff != "" {
+				t.Errorf("asked about (-want +got):\n%s", diff)
+			}
+			for _, name := range []string{"gpu-a", "gpu-b", "gpu-c", "gpu-d"} {
+				if got := w.binder.report(name); got != "" {
+					t.Errorf("of %s is reported %q", name, got)
+				}
+			}
+		})
+	}
+}
+
+// Who comes while a question waits for its turn is not kept waiting by pods of a lower priority that were asked about together.
+func TestPodsThatWereAskedAboutTogetherLetOthersAhead(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 10_000)
+	came := false
+	var q *queue.Service
+	a := &questioned{w: w, hold: make(chan struct{}), first: "gpu-first", only: 9}
+	a.fails = func(names []string) error {
+		if names[0] == "gpu-a" && !came {
+			came = true
+			w.ledger.pod("gpu-urgent", 100, priority(1000))
+			untilState(t, q, "gpu-urgent", queuev1.State_STATE_IN_FLIGHT)
+			return rpc.Exhausted("EXTENDER_BUSY", time.Millisecond, "later")
+		}
+		return nil
+	}
+	w.asks("gpu", a.answer)
+	w.binder.pods = 9
+	q, _ = w.queueMember("q1")
+	a.line(t, q, "gpu-a", "gpu-b", "gpu-c")
+	close(a.hold)
+	w.untilPlaced("gpu-a", "gpu-b", "gpu-c", "gpu-urgent")
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if diff := cmp.Diff([][]string{{"gpu-a", "gpu-b", "gpu-c"}, {"gpu-a"}, {"gpu-urgent", "gpu-b", "gpu-c"}}, a.asked[1:]); diff != "" {
+		t.Errorf("asked about (-want +got):\n%s", diff)
+	}
+}
+
+// Of pods that were to be asked about together, one that has gone is left out.
+func TestAPodThatIsGoneIsNotAskedAboutBehindAnother(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 10_000)
+	a := &questioned{w: w, hold: make(chan struct{}), first: "gpu-first", only: 9}
+	w.asks("gpu", a.answer)
+	w.binder.pods = 9
+	q, _ := w.queueMember("q1")
+	a.line(t, q, "gpu-a", "gpu-b", "gpu-c")
+	w.ledger.gone("gpu-b")
+	until(t, "the queue knows", func() bool { return len(pending(t, q)) == 3 })
+	close(a.hold)
+	w.untilPlaced("gpu-a", "gpu-c")
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if diff := cmp.Diff([][]string{{"gpu-a", "gpu-c"}}, a.asked[1:]); diff != "" {
+		t.Errorf("asked about (-want +got):\n%s", diff)
 	}
 }

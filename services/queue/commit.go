@@ -142,7 +142,7 @@ func (c *cycle) ask(ctx context.Context, sent []*attempt, response *binderv1.Com
 			questions = append(questions, &question{
 				Attempt: a.Attempt, attemptBegun: attemptBegun{a.signature.profile, c.popped, a.traced}, at: a.at,
 				version: wire.Version(response.GetVersion()), turn: out.GetTurn(),
-				atMost: time.Duration(min(max(out.GetAskMilliseconds(), 1000), mostAskMillis)) * time.Millisecond,
+				atMost: time.Duration(min(max(out.GetAskMilliseconds(), 1000), mostAskMillis)) * time.Millisecond, pods: min(int(out.GetAskPods()), mostAskPods),
 			})
 		}
 	}

@@ -304,6 +304,7 @@ type binder struct {
 	// asking answers what extenders say of a pod by which instead says that they are to be asked; turn says whose turn it is, 1 if it is nil.
 	asking func(ctx context.Context, name string, request *binderv1.AskRequest) (*binderv1.AskResponse, error)
 	turn   func(name string) uint64
+	pods   int32 // that one Ask may be about
 	// preempting lets a test answer the n-th preemption, from 1; nil: as the ledger has it.
 	preempting func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 	// agreeing answers what extenders say of a preemption by which preempting says that they are to be asked.
@@ -367,7 +368,7 @@ func (b *binder) place(request *binderv1.CommitRequest) (*binderv1.CommitRespons
 		if instead != binderv1.Outcome_RESULT_UNSPECIFIED {
 			outcome.Result = instead
 			if instead == binderv1.Outcome_RESULT_ASK {
-				outcome.Turn, outcome.AskMilliseconds = 1, patience.Milliseconds()
+				outcome.Turn, outcome.AskMilliseconds, outcome.AskPods = 1, patience.Milliseconds(), b.pods
 				if b.turn != nil {
 					outcome.Turn = b.turn(row.Name)
 				}

@@ -180,7 +180,7 @@ func (x PreemptResponse_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PreemptResponse_Result.Descriptor instead.
 func (PreemptResponse_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{13, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // CommitRequest is one batch of a shard.
@@ -472,8 +472,10 @@ type Outcome struct {
 	Turn uint64 `protobuf:"varint,3,opt,name=turn,proto3" json:"turn,omitempty"`
 	// How long Ask may take at most once it is the pod's turn, in milliseconds, for RESULT_ASK.
 	AskMilliseconds int64 `protobuf:"varint,4,opt,name=ask_milliseconds,json=askMilliseconds,proto3" json:"ask_milliseconds,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How many pods of the same turn one Ask may be about, for RESULT_ASK. 0 means 1.
+	AskPods       int32 `protobuf:"varint,5,opt,name=ask_pods,json=askPods,proto3" json:"ask_pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Outcome) Reset() {
@@ -534,7 +536,14 @@ func (x *Outcome) GetAskMilliseconds() int64 {
 	return 0
 }
 
-// AskRequest is one pod of a shard for which a commit has answered RESULT_ASK.
+func (x *Outcome) GetAskPods() int32 {
+	if x != nil {
+		return x.AskPods
+	}
+	return 0
+}
+
+// AskRequest is a pod of a shard for which a commit has answered RESULT_ASK, and those that are to be asked about behind it.
 type AskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The shard.
@@ -548,7 +557,10 @@ type AskRequest struct {
 	// Its uid.
 	Uid string `protobuf:"bytes,5,opt,name=uid,proto3" json:"uid,omitempty"`
 	// The number of this attempt, from 1.
-	Attempt       int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Pods that are asked about behind that one, in this order: of the same turn, and for which a commit of the same epoch has answered so. At most 255, and no more than
+	// ask_pods allows with the first. Of each, subject_index is not looked at.
+	More          []*PodAttempt `protobuf:"bytes,7,rep,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -625,6 +637,13 @@ func (x *AskRequest) GetAttempt() int32 {
 	return 0
 }
 
+func (x *AskRequest) GetMore() []*PodAttempt {
+	if x != nil {
+		return x.More
+	}
+	return nil
+}
+
 // AskResponse is what became of the pod.
 type AskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -635,7 +654,9 @@ type AskResponse struct {
 	// For RESULT_REFUSED, why nodes were refused, each reason with the number of its nodes: those that were left out without a word count for none.
 	Refusals []*v11.VerdictCount `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	// For RESULT_FAILED, how, as kube-scheduler words it.
-	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// What became of the first of `more`, in their order. The others have not been asked about: there was no time, the one ahead of them is to be tried again, or they are of another turn.
+	More          []*AskedPod `protobuf:"bytes,5,rep,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -698,6 +719,86 @@ func (x *AskResponse) GetError() string {
 	return ""
 }
 
+func (x *AskResponse) GetMore() []*AskedPod {
+	if x != nil {
+		return x.More
+	}
+	return nil
+}
+
+// AskedPod is what became of one of several pods: its fields are as those of AskResponse.
+type AskedPod struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version.
+	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// What.
+	Outcome *Outcome `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// Why nodes were refused.
+	Refusals []*v11.VerdictCount `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// How it has failed.
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskedPod) Reset() {
+	*x = AskedPod{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskedPod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskedPod) ProtoMessage() {}
+
+func (x *AskedPod) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskedPod.ProtoReflect.Descriptor instead.
+func (*AskedPod) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *AskedPod) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *AskedPod) GetOutcome() *Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *AskedPod) GetRefusals() []*v11.VerdictCount {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *AskedPod) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // ReportRequest is a list of outcomes.
 type ReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -713,7 +814,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +826,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +839,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{7}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReportRequest) GetShard() int32 {
@@ -786,7 +887,7 @@ type PodReport struct {
 
 func (x *PodReport) Reset() {
 	*x = PodReport{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +899,7 @@ func (x *PodReport) String() string {
 func (*PodReport) ProtoMessage() {}
 
 func (x *PodReport) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +912,7 @@ func (x *PodReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodReport.ProtoReflect.Descriptor instead.
 func (*PodReport) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{8}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PodReport) GetId() int32 {
@@ -875,7 +976,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +988,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1001,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{9}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReportResponse) GetLeft() []int32 {
@@ -935,7 +1036,7 @@ type PreemptRequest struct {
 
 func (x *PreemptRequest) Reset() {
 	*x = PreemptRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[10]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1048,7 @@ func (x *PreemptRequest) String() string {
 func (*PreemptRequest) ProtoMessage() {}
 
 func (x *PreemptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[10]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1061,7 @@ func (x *PreemptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptRequest.ProtoReflect.Descriptor instead.
 func (*PreemptRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{10}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PreemptRequest) GetShard() int32 {
@@ -1032,7 +1133,7 @@ type AskPreemptRequest struct {
 
 func (x *AskPreemptRequest) Reset() {
 	*x = AskPreemptRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1145,7 @@ func (x *AskPreemptRequest) String() string {
 func (*AskPreemptRequest) ProtoMessage() {}
 
 func (x *AskPreemptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1158,7 @@ func (x *AskPreemptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPreemptRequest.ProtoReflect.Descriptor instead.
 func (*AskPreemptRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{11}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AskPreemptRequest) GetPreemption() *PreemptRequest {
@@ -1085,7 +1186,7 @@ type AskPreemptResponse struct {
 
 func (x *AskPreemptResponse) Reset() {
 	*x = AskPreemptResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[12]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1198,7 @@ func (x *AskPreemptResponse) String() string {
 func (*AskPreemptResponse) ProtoMessage() {}
 
 func (x *AskPreemptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[12]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1211,7 @@ func (x *AskPreemptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPreemptResponse.ProtoReflect.Descriptor instead.
 func (*AskPreemptResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{12}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AskPreemptResponse) GetPreemption() *PreemptResponse {
@@ -1139,7 +1240,7 @@ type PreemptResponse struct {
 
 func (x *PreemptResponse) Reset() {
 	*x = PreemptResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[13]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1252,7 @@ func (x *PreemptResponse) String() string {
 func (*PreemptResponse) ProtoMessage() {}
 
 func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[13]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1265,7 @@ func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptResponse.ProtoReflect.Descriptor instead.
 func (*PreemptResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{13}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PreemptResponse) GetVersion() *v1.Version {
@@ -1225,12 +1326,13 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x0eCommitResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x124\n" +
 	"\boutcomes\x18\x02 \x03(\v2\x18.berth.binder.v1.OutcomeR\boutcomes\x12\x1b\n" +
-	"\tby_images\x18\x03 \x01(\bR\bbyImages\"\xdd\x02\n" +
+	"\tby_images\x18\x03 \x01(\bR\bbyImages\"\xf8\x02\n" +
 	"\aOutcome\x127\n" +
 	"\x06result\x18\x01 \x01(\x0e2\x1f.berth.binder.v1.Outcome.ResultR\x06result\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\x05R\x04node\x12\x12\n" +
 	"\x04turn\x18\x03 \x01(\x04R\x04turn\x12)\n" +
-	"\x10ask_milliseconds\x18\x04 \x01(\x03R\x0faskMilliseconds\"\xc5\x01\n" +
+	"\x10ask_milliseconds\x18\x04 \x01(\x03R\x0faskMilliseconds\x12\x19\n" +
+	"\bask_pods\x18\x05 \x01(\x05R\aaskPods\"\xc5\x01\n" +
 	"\x06Result\x12\x16\n" +
 	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eRESULT_ASSUMED\x10\x01\x12\x11\n" +
@@ -1242,7 +1344,7 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\n" +
 	"RESULT_ASK\x10\a\x12\x12\n" +
 	"\x0eRESULT_REFUSED\x10\b\x12\x11\n" +
-	"\rRESULT_FAILED\x10\t\"\xb6\x01\n" +
+	"\rRESULT_FAILED\x10\t\"\xe7\x01\n" +
 	"\n" +
 	"AskRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
@@ -1250,8 +1352,15 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12\x0e\n" +
 	"\x02id\x18\x04 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x05 \x01(\tR\x03uid\x12\x18\n" +
-	"\aattempt\x18\x06 \x01(\x05R\aattempt\"\xc3\x01\n" +
+	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12/\n" +
+	"\x04more\x18\a \x03(\v2\x1b.berth.binder.v1.PodAttemptR\x04more\"\xf2\x01\n" +
 	"\vAskResponse\x12/\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x122\n" +
+	"\aoutcome\x18\x02 \x01(\v2\x18.berth.binder.v1.OutcomeR\aoutcome\x129\n" +
+	"\brefusals\x18\x03 \x03(\v2\x1d.berth.filter.v1.VerdictCountR\brefusals\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12-\n" +
+	"\x04more\x18\x05 \x03(\v2\x19.berth.binder.v1.AskedPodR\x04more\"\xc0\x01\n" +
+	"\bAskedPod\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x122\n" +
 	"\aoutcome\x18\x02 \x01(\v2\x18.berth.binder.v1.OutcomeR\aoutcome\x129\n" +
 	"\brefusals\x18\x03 \x03(\v2\x1d.berth.filter.v1.VerdictCountR\brefusals\x12\x14\n" +
@@ -1327,7 +1436,7 @@ func file_berth_binder_v1_binder_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_berth_binder_v1_binder_proto_goTypes = []any{
 	(Outcome_Result)(0),             // 0: berth.binder.v1.Outcome.Result
 	(PreemptResponse_Result)(0),     // 1: berth.binder.v1.PreemptResponse.Result
@@ -1338,56 +1447,62 @@ var file_berth_binder_v1_binder_proto_goTypes = []any{
 	(*Outcome)(nil),                 // 6: berth.binder.v1.Outcome
 	(*AskRequest)(nil),              // 7: berth.binder.v1.AskRequest
 	(*AskResponse)(nil),             // 8: berth.binder.v1.AskResponse
-	(*ReportRequest)(nil),           // 9: berth.binder.v1.ReportRequest
-	(*PodReport)(nil),               // 10: berth.binder.v1.PodReport
-	(*ReportResponse)(nil),          // 11: berth.binder.v1.ReportResponse
-	(*PreemptRequest)(nil),          // 12: berth.binder.v1.PreemptRequest
-	(*AskPreemptRequest)(nil),       // 13: berth.binder.v1.AskPreemptRequest
-	(*AskPreemptResponse)(nil),      // 14: berth.binder.v1.AskPreemptResponse
-	(*PreemptResponse)(nil),         // 15: berth.binder.v1.PreemptResponse
-	(*v1.Version)(nil),              // 16: berth.log.v1.Version
-	(*v11.Subject)(nil),             // 17: berth.filter.v1.Subject
-	(*v12.Group)(nil),               // 18: berth.score.v1.Group
-	(*v11.VerdictCount)(nil),        // 19: berth.filter.v1.VerdictCount
-	(*v11.PreemptionCandidate)(nil), // 20: berth.filter.v1.PreemptionCandidate
+	(*AskedPod)(nil),                // 9: berth.binder.v1.AskedPod
+	(*ReportRequest)(nil),           // 10: berth.binder.v1.ReportRequest
+	(*PodReport)(nil),               // 11: berth.binder.v1.PodReport
+	(*ReportResponse)(nil),          // 12: berth.binder.v1.ReportResponse
+	(*PreemptRequest)(nil),          // 13: berth.binder.v1.PreemptRequest
+	(*AskPreemptRequest)(nil),       // 14: berth.binder.v1.AskPreemptRequest
+	(*AskPreemptResponse)(nil),      // 15: berth.binder.v1.AskPreemptResponse
+	(*PreemptResponse)(nil),         // 16: berth.binder.v1.PreemptResponse
+	(*v1.Version)(nil),              // 17: berth.log.v1.Version
+	(*v11.Subject)(nil),             // 18: berth.filter.v1.Subject
+	(*v12.Group)(nil),               // 19: berth.score.v1.Group
+	(*v11.VerdictCount)(nil),        // 20: berth.filter.v1.VerdictCount
+	(*v11.PreemptionCandidate)(nil), // 21: berth.filter.v1.PreemptionCandidate
 }
 var file_berth_binder_v1_binder_proto_depIdxs = []int32{
-	16, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
+	17, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
 	3,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
 	4,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
-	17, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
-	18, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
-	16, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
+	18, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
+	19, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
+	17, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
 	6,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
 	0,  // 7: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
-	16, // 8: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
-	16, // 9: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
-	6,  // 10: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
-	19, // 11: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
-	10, // 12: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
-	16, // 13: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
-	10, // 14: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
-	20, // 15: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
-	16, // 16: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
-	12, // 17: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
-	15, // 18: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
-	16, // 19: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
-	1,  // 20: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
-	2,  // 21: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
-	9,  // 22: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
-	12, // 23: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
-	7,  // 24: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
-	13, // 25: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
-	5,  // 26: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
-	11, // 27: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
-	15, // 28: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
-	8,  // 29: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
-	14, // 30: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
-	26, // [26:31] is the sub-list for method output_type
-	21, // [21:26] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	17, // 8: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
+	4,  // 9: berth.binder.v1.AskRequest.more:type_name -> berth.binder.v1.PodAttempt
+	17, // 10: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
+	6,  // 11: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
+	20, // 12: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
+	9,  // 13: berth.binder.v1.AskResponse.more:type_name -> berth.binder.v1.AskedPod
+	17, // 14: berth.binder.v1.AskedPod.version:type_name -> berth.log.v1.Version
+	6,  // 15: berth.binder.v1.AskedPod.outcome:type_name -> berth.binder.v1.Outcome
+	20, // 16: berth.binder.v1.AskedPod.refusals:type_name -> berth.filter.v1.VerdictCount
+	11, // 17: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
+	17, // 18: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
+	11, // 19: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
+	21, // 20: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
+	17, // 21: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
+	13, // 22: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
+	16, // 23: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
+	17, // 24: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
+	1,  // 25: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
+	2,  // 26: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
+	10, // 27: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
+	13, // 28: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
+	7,  // 29: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
+	14, // 30: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
+	5,  // 31: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
+	12, // 32: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
+	16, // 33: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
+	8,  // 34: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
+	15, // 35: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
+	31, // [31:36] is the sub-list for method output_type
+	26, // [26:31] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_berth_binder_v1_binder_proto_init() }
@@ -1401,7 +1516,7 @@ func file_berth_binder_v1_binder_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_binder_v1_binder_proto_rawDesc), len(file_berth_binder_v1_binder_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -52,7 +52,7 @@ type BinderServiceClient interface {
 	// RESOURCE_EXHAUSTED (PREEMPTIONS_FULL) with RetryInfo: evictions are behind; come back later.
 	Preempt(ctx context.Context, in *PreemptRequest, opts ...grpc.CallOption) (*PreemptResponse, error)
 	// Ask asks the extenders that a pod interests about it, and places it on the node that is best then. It answers when that is known: each
-	// extender is asked about one pod at a time.
+	// extender is asked about one pod at a time. Of several pods, each is asked about, and placed, before the next.
 	// It is idempotent per pod and attempt. Errors as of Commit.
 	// RESOURCE_EXHAUSTED (EXTENDER_BUSY) with RetryInfo: the pod's turn has not come; come back.
 	Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (*AskResponse, error)
@@ -144,7 +144,7 @@ type BinderServiceServer interface {
 	// RESOURCE_EXHAUSTED (PREEMPTIONS_FULL) with RetryInfo: evictions are behind; come back later.
 	Preempt(context.Context, *PreemptRequest) (*PreemptResponse, error)
 	// Ask asks the extenders that a pod interests about it, and places it on the node that is best then. It answers when that is known: each
-	// extender is asked about one pod at a time.
+	// extender is asked about one pod at a time. Of several pods, each is asked about, and placed, before the next.
 	// It is idempotent per pod and attempt. Errors as of Commit.
 	// RESOURCE_EXHAUSTED (EXTENDER_BUSY) with RetryInfo: the pod's turn has not come; come back.
 	Ask(context.Context, *AskRequest) (*AskResponse, error)
