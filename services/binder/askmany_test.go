@@ -278,6 +278,32 @@ func TestAPluginServiceDiesInTheMiddleOfAQuestion(t *testing.T) {
 	}
 }
 
+// The best of the nodes that a service has judged is that no more if it has failed, and the pod does without it.
+func TestWhatAServiceHasSaidCountsForNothingIfAPodDoesWithoutIt(t *testing.T) {
+	src, c := newFakeSource(), newChoosy(t, plugin.Dependencies{Requested: true})
+	for _, name := range []string{"a", "b", "c"} {
+		src.setNode(node(name, 4000))
+	}
+	src.setPod(on(pod("there", 2000), "c"))
+	src.setPod(forChoosy(pod("p", 1000)))
+	src.setPod(forChoosy(pod("q", 1000)))
+	b := start(t, startEtcd(t), src, withChoosy(t, c, func(s *pluginhost.Service) { s.Ignorable = true }))
+	b.active()
+	req := b.questions("p", "q")
+	c.set(func() {
+		c.filter = func(n *plugin.Node) (string, error) {
+			if n.Name == "a" && n.PodCount > 0 {
+				return "", errors.New("no idea")
+			}
+			return "", nil
+		}
+		c.score = func(n *plugin.Node) int64 { return map[string]int64{"a": 100, "c": 100}[n.Name] }
+	})
+	if got := b.askAll(req); !slices.Equal(got, []string{"assumed on a", "assumed on b"}) {
+		t.Errorf("%v: nobody says that c is better than b, which is empty", got)
+	}
+}
+
 // Pods that have to be read are asked about one at a time, whatever comes in a question; so are those of other turns.
 func TestAPodThatHasToBeReadIsNotAskedAboutBehindAnother(t *testing.T) {
 	src, h := newFakeSource(), newWebhook(t)

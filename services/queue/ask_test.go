@@ -408,6 +408,12 @@ func (a *questioned) answer(ctx context.Context, name string, request *binderv1.
 	return response, nil
 }
 
+// behind has a pod placed in a cycle behind that of all others which are in flight: then those are in line that are to be.
+func (w *world) behind(name string) {
+	w.ledger.pod(name, 10, priority(-1))
+	w.untilPlaced(name)
+}
+
 // line has pods wait in line behind one that is being asked about.
 func (a *questioned) line(t *testing.T, q *queue.Service, names ...string) {
 	t.Helper()
@@ -419,6 +425,7 @@ func (a *questioned) line(t *testing.T, q *queue.Service, names ...string) {
 	for _, name := range names {
 		untilState(t, q, name, queuev1.State_STATE_IN_FLIGHT)
 	}
+	a.w.behind("plain")
 }
 
 // Pods that are next are asked about together, as many as the binder takes, in queue order; those that it has not come to are next.
@@ -488,6 +495,7 @@ func TestPodsThatWereAskedAboutTogetherLetOthersAhead(t *testing.T) {
 			came = true
 			w.ledger.pod("gpu-urgent", 100, priority(1000))
 			untilState(t, q, "gpu-urgent", queuev1.State_STATE_IN_FLIGHT)
+			w.behind("plain-too")
 			return rpc.Exhausted("EXTENDER_BUSY", time.Millisecond, "later")
 		}
 		return nil
@@ -518,7 +526,7 @@ func TestAPodThatIsGoneIsNotAskedAboutBehindAnother(t *testing.T) {
 	q, _ := w.queueMember("q1")
 	a.line(t, q, "gpu-a", "gpu-b", "gpu-c")
 	w.ledger.gone("gpu-b")
-	until(t, "the queue knows", func() bool { return len(pending(t, q)) == 3 })
+	until(t, "the queue knows", func() bool { return pending(t, q)["gpu-b"] == nil })
 	close(a.hold)
 	w.untilPlaced("gpu-a", "gpu-c")
 	a.mu.Lock()
