@@ -34,7 +34,7 @@ var namesPlugins = []struct{ file, reason string }{
 	{"internal/config/profile.go", "as above"},
 	{"internal/config/convert.go", "what old configurations meant is the past: no new plugin has one, and the texts tell people what became of it"},
 	{"internal/config/convert_plugins.go", "as above"},
-	{"cmd/berth/cluster_flags.go", "two flags are arguments of one plugin, by their type in kube-scheduler's API"},
+	{"internal/command/cluster_flags.go", "two flags are arguments of one plugin, by their type in kube-scheduler's API"},
 }
 
 // descriptors returns the file of the engine where each plugin is described, by the plugin's name, and what constants and variables each

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -48,7 +48,7 @@ func parsed(args ...string) (*clusterFlags, error) {
 // berth runs the command line in this process.
 func berth(stdin string, args ...string) (stdout, stderr string, err error) {
 	var out, errOut bytes.Buffer
-	c := command()
+	c := New()
 	c.SetArgs(args)
 	c.SetIn(strings.NewReader(stdin))
 	c.SetOut(&out)

@@ -1,0 +1,130 @@
+// Package command is Berth's command line: flags, environment and signals of every role, alone or together, and of the client.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/grpclog"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-scheduler/berth/internal/certs"
+	"github.com/berth-scheduler/berth/internal/cli"
+	"github.com/berth-scheduler/berth/internal/cli/offline"
+	"github.com/berth-scheduler/berth/internal/member"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// Run runs a command until it is done, or a signal ends it, and returns the code with which the process is to exit. A second signal calls exit.
+func Run(c *cobra.Command, exit func(code int)) int {
+	ctx, stop := cli.Interruptible(context.Background(), exit)
+	defer stop()
+	if err := c.ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(c.ErrOrStderr(), "berth:", err)
+		return 1
+	}
+	return 0
+}
+
+// New assembles the command line.
+func New() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "berth",
+		Short:         "A Kubernetes scheduler built as gRPC microservices",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddGroup(&cobra.Group{ID: "server", Title: "Server commands:"}, &cobra.Group{ID: "client", Title: "Client commands:"})
+	server := []*cobra.Command{allCommand(), binderCommand(), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand(), configCommand(), certsCommand(), etcdInitCommand(), healthCommand()}
+	for _, c := range server {
+		c.GroupID = "server"
+		c.Args = cobra.NoArgs
+		root.AddCommand(c)
+	}
+	plugins := pluginCommand()
+	plugins.GroupID = "client"
+	root.AddCommand(plugins)
+	defaultServer := "127.0.0.1:7070"
+	if s := os.Getenv("BERTH_SERVER"); s != "" {
+		defaultServer = s
+	}
+	access := cli.Access{
+		Files: certs.Files{CA: os.Getenv("BERTH_TLS_CA")}, TokenFile: os.Getenv("BERTH_TOKEN_FILE"), Token: os.Getenv("BERTH_TOKEN"),
+	}
+	for _, c := range cli.Commands(cli.Options{
+		Version: member.Build(), DefaultServer: defaultServer, Dial: access.Dial, Offline: offline.Open, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+	}) {
+		access.AddFlags(c.PersistentFlags())
+		c.GroupID = "client"
+		root.AddCommand(c)
+	}
+	return root
+}
+
+// logLibraries has libraries log to log that have a log for all of a process.
+func logLibraries(log *slog.Logger) {
+	klog.SetSlogLogger(log) // parts of client-go
+	// gRPC, and what makes JSON of it: errors only, of which strangers cause what they like.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(rpc.LibraryLog(log), slog.LevelError).Writer()))
+}
+
+// newLogger returns the process's logger, writing to stderr, and what sets its level.
+func newLogger(format, level string) (*slog.Logger, *slog.LevelVar, error) {
+	l := new(slog.LevelVar)
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, nil, fmt.Errorf("--log-level: %q: want debug, info, warn or error", level)
+	}
+	options := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, options)), l, nil
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, options)), l, nil
+	}
+	return nil, nil, fmt.Errorf("--log-format: %q: want json or text", format)
+}
+
+// setVerbosity sets how much is logged as klog's -v does: each step lets through what is one less important than information; debug
+// begins at 4. client-go's part of the log is set with it.
+func setVerbosity(level *slog.LevelVar, value string) (string, error) {
+	v, err := strconv.ParseUint(value, 10, 31)
+	if err != nil {
+		return "", err
+	}
+	var verbosity klog.Level
+	if err := verbosity.Set(value); err != nil {
+		return "", fmt.Errorf("failed set klog.logging.verbosity %s: %w", value, err)
+	}
+	level.Set(slog.LevelInfo - slog.Level(v))
+	return "successfully set klog.logging.verbosity to " + value, nil
+}
+
+// run runs a role with what every role needs, and flushes traces at the end.
+func (f *commonFlags) run(ctx context.Context, role string, run func(ctx context.Context) error) error {
+	log, level, err := newLogger(f.logFormat, f.logLevel)
+	if err != nil {
+		return err
+	}
+	provider, shutdown, err := rpc.NewTracerProvider(ctx, "berth-"+role, os.Getenv)
+	if err != nil {
+		return fmt.Errorf("set up tracing: %w", err)
+	}
+	useMemory()
+	f.common.Log, f.common.Trace = log, provider
+	f.common.SetVerbosity = func(value string) (string, error) { return setVerbosity(level, value) }
+	logLibraries(log)
+	err = run(ctx)
+	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if flushErr := shutdown(flush); flushErr != nil {
+		log.Warn("traces not flushed", "err", flushErr)
+	}
+	return err
+}
