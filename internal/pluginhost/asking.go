@@ -33,7 +33,14 @@ type part struct {
 	object  []byte // that is sent of the pod
 	hash    [sha256.Size]byte
 	uid     string
-	kind    *kind // nil: nothing has been collected
+	kind    *kind      // nil: nothing has been collected
+	own     *ownScores // nil: none are asked for
+}
+
+// ownScores are what plugins score that normalise their scores themselves: nodes that were asked about together, weighed, in the order in which they were asked about.
+type ownScores struct {
+	nodes  []cluster.NodeIndex
+	totals []int64
 }
 
 // Services returns how many services are asked: those that have failed and are ignorable are not.
@@ -105,7 +112,7 @@ func (k *Asking) Excluded(st *cluster.State, subject engine.Subject, among clust
 	now := k.now()
 	for _, p := range k.parts {
 		known := p.service.session.kinds[p.key(subject)]
-		if known == nil || known.column == nil {
+		if known == nil || known.column == nil || known.column.depends.cluster {
 			continue
 		}
 		p.service.session.renew(known.column, now)
@@ -143,7 +150,7 @@ func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 	for _, p := range k.parts {
 		is := p.service.session
 		p.kind = is.kinds[p.key(subject)]
-		if p.kind == nil || p.kind.column == nil || is.all.object {
+		if p.kind == nil || p.kind.column == nil || is.all.object || len(p.use.own) > 0 {
 			return nil, false
 		}
 		is.clock++
@@ -193,14 +200,48 @@ func (k *Asking) Collect(st *cluster.State, subject engine.Subject, nodes []clus
 	for _, p := range k.parts {
 		is := p.service.session
 		is.sync(st)
+		if is.all.cluster {
+			is.tellAll(st)
+		}
+		p.own = nil
 		p.kind = is.kindOf(st, p.key(subject), p.object)
 		c := is.columnOf(st, p.kind, &p.use)
+		if c.depends.cluster { // anything may have changed
+			is.forgetAnswers(c)
+		}
 		for _, i := range nodes {
 			if !is.holds(c, st, i, k.at) {
 				is.tell(st, i)
 				is.ask(p.kind, &p.use, st.Version().Seq, i)
 			}
 		}
+	}
+}
+
+// ScoresApart reports whether some plugin normalises its scores itself: of the nodes that are left, [Asking.CollectScores] has to ask for these, before [Asking.Score].
+func (k *Asking) ScoresApart() bool {
+	return slices.ContainsFunc(k.parts, func(p *part) bool { return len(p.use.own) > 0 })
+}
+
+// CollectScores notes that scores are to be asked for which plugins normalise themselves, over some nodes, all of which were collected and are not refused. The caller holds the state's lock, and calls
+// Exchange then. What has been answered about these nodes has to hold still when the pod is placed, so that the scores are of the same state.
+func (k *Asking) CollectScores(st *cluster.State, subject engine.Subject, nodes []cluster.NodeIndex) {
+	for _, p := range k.parts {
+		if len(p.use.own) == 0 {
+			continue
+		}
+		is := p.service.session
+		is.sync(st)
+		if is.all.cluster {
+			is.tellAll(st)
+		}
+		p.kind = is.kindOf(st, p.key(subject), p.object)
+		is.columnOf(st, p.kind, &p.use)
+		for _, i := range nodes {
+			is.tell(st, i)
+		}
+		p.own = &ownScores{nodes: slices.Clone(nodes)}
+		is.askOwn(p.kind, &p.use, st.Version().Seq, p.own)
 	}
 }
 
@@ -252,9 +293,15 @@ func (k *Asking) Known(st *cluster.State, i cluster.NodeIndex) (Refusal, bool) {
 	return Refusal{}, false
 }
 
-// Score adds to totals, those of nodes that were collected and are not refused, what plugins score these, normalised over them, and weighed.
+// Score adds to totals, those of nodes that were collected and are not refused, what plugins score these, normalised over them, and weighed. If scores are apart, the nodes are those that CollectScores
+// was given, in that order.
 func (k *Asking) Score(nodes []cluster.NodeIndex, totals []int64) {
 	for _, p := range k.parts {
+		if p.own != nil {
+			for n, total := range p.own.totals {
+				totals[n] += total
+			}
+		}
 		for n, name := range p.use.scores {
 			add(p.kind.column.scores[n], p.service.session.plugins[name].GetNormalization(), p.use.weights[n], nodes, totals)
 		}

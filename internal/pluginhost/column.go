@@ -91,9 +91,14 @@ func (is *session) renew(c *column, now time.Duration) {
 	if len(c.refusals) < keptRefusals || now-c.renewed < renewed {
 		return
 	}
+	is.forgetAnswers(c)
+	c.renewed = now
+}
+
+// forgetAnswers forgets all answers of a column.
+func (is *session) forgetAnswers(c *column) {
 	before := c.bytes()
 	c.forget()
-	c.renewed = now
 	is.columns += c.bytes() - before
 }
 
@@ -163,6 +168,34 @@ func (c *column) take(q *question, a *pluginv1.Answer, began time.Duration) erro
 	return nil
 }
 
+// take takes the answer to a question for scores that plugins have normalised, if it makes sense.
+func (o *ownScores) take(q *question, a *pluginv1.Answer) error {
+	if a.GetError() != "" {
+		return errStated(extender.Short(a.GetError()))
+	}
+	if slices.ContainsFunc(a.GetVerdicts(), func(v uint32) bool { return v != 0 }) {
+		return errors.New("a node is refused, and nobody was asked to filter")
+	}
+	if n := len(a.GetScores()); n != len(q.use.own) {
+		return fmt.Errorf("scores of %d plugins, of %d were asked for", n, len(q.use.own))
+	}
+	totals := make([]int64, len(q.nodes))
+	for k, s := range a.GetScores() {
+		by := q.use.own[k]
+		if n := len(s.GetScores()); n != len(q.nodes) {
+			return fmt.Errorf("%d scores of %s for %d nodes", n, by.name, len(q.nodes))
+		}
+		for n, v := range s.GetScores() {
+			if v < 0 || v > maxScore {
+				return fmt.Errorf("scores[%d]: %s scores %d, want 0 to %d", k, by.name, v, maxScore)
+			}
+			totals[n] += by.weight * int64(v)
+		}
+	}
+	o.totals = totals
+	return nil
+}
+
 func (c *column) indexOf(r Refusal) uint16 {
 	k, ok := c.index[r]
 	if !ok && len(c.refusals) >= 2*keptRefusals {
@@ -191,6 +224,16 @@ func (is *session) take(b *batch, response *pluginv1.JudgeResponse, began time.D
 	var stated error
 	for k := range b.questions {
 		q := &b.questions[k]
+		if q.own != nil {
+			if err := q.own.take(q, response.GetAnswers()[k]); errors.As(err, new(errStated)) {
+				if !b.stale {
+					stated = err
+				}
+			} else if err != nil {
+				return fmt.Errorf("its answer makes no sense: answers[%d]: %w", k, err)
+			}
+			continue
+		}
 		c := q.kind.column
 		if c == nil {
 			continue // forgotten

@@ -7,6 +7,7 @@
 //   - [Asking.Collect], under that lock: of some nodes, what is to be asked, as the state is then. It has no more than what has changed since it was told last.
 //   - [Asking.Exchange], without any lock: it is asked.
 //   - [Asking.Refusal] and [Asking.Score]: what the answers are.
+//   - [Asking.CollectScores], under the lock again, and [Asking.Exchange], before [Asking.Score], if [Asking.ScoresApart]: some plugins normalise their scores themselves, and see all nodes that are left.
 //   - [Asking.Holds], under the lock again: whether the answer about a node is of the node as it is now. Only then may a pod be placed there.
 //
 // # What is kept

@@ -24,6 +24,8 @@ type Service struct {
 	Name string
 	// Plugins are those of it that profiles may use.
 	Plugins []Plugin
+	// Profile is the scheduler name of the only profile that uses it, of which other services may have plugins of the same names; "" means that all may.
+	Profile string
 	// Conn is how it is reached. It does not wait for a service that is away. Whoever closes it ends the session.
 	Conn grpc.ClientConnInterface
 	// Timeout is how long one call may take.
@@ -87,7 +89,36 @@ type Host struct {
 type use struct {
 	service         int
 	filters, scores []string
-	weights         []int64 // of scores
+	weights         []int64  // of scores
+	own             []scorer // that normalise their scores themselves: those that [use.of] has taken out of scores
+}
+
+// scorer is a plugin that scores, and how much that weighs.
+type scorer struct {
+	name   string
+	weight int64
+}
+
+// of returns the use with those apart that normalise their scores themselves, as they are described.
+func (u use) of(plugins map[string]*pluginv1.PluginDescription) use {
+	out := use{service: u.service, filters: u.filters}
+	for n, name := range u.scores {
+		if plugins[name].GetNormalization() == pluginv1.Normalization_NORMALIZATION_OWN {
+			out.own = append(out.own, scorer{name, u.weights[n]})
+		} else {
+			out.scores, out.weights = append(out.scores, name), append(out.weights, u.weights[n])
+		}
+	}
+	return out
+}
+
+// names returns all plugins of a use.
+func (u *use) names() []string {
+	names := slices.Concat(u.filters, u.scores)
+	for _, s := range u.own {
+		names = append(names, s.name)
+	}
+	return names
 }
 
 // New returns a host that has called nobody yet.
@@ -100,20 +131,16 @@ func New(cfg Config) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{uses: make(map[string][]use), objects: cfg.Objects, log: cfg.Log}
-	of := make(map[string]int) // the service of a plugin
 	began := time.Now()
-	for i, s := range cfg.Services {
+	for _, s := range cfg.Services {
 		if s.Objects && cfg.Objects == nil {
 			return nil, fmt.Errorf("plugin service %q: there are no Kubernetes objects to send: they take --source=kube", s.Name)
-		}
-		for _, p := range s.Plugins {
-			of[p.Name] = i
 		}
 		h.services = append(h.services, &service{Service: s, limits: defaultLimits, clock: func() time.Duration { return time.Since(began) }, metrics: metrics.of(s.Name), log: cfg.Log.With("service", s.Name)})
 	}
 	for i := range cfg.Profiles {
 		p := &cfg.Profiles[i]
-		if uses := usesOf(p, of); len(uses) > 0 {
+		if uses := usesOf(p, cfg.Services); len(uses) > 0 {
 			h.uses[p.SchedulerName] = uses
 			for _, u := range uses {
 				s := h.services[u.service]
@@ -126,7 +153,15 @@ func New(cfg Config) (*Host, error) {
 }
 
 // usesOf returns what a profile has services do: the one whose filter comes first is asked first.
-func usesOf(p *cluster.Profile, of map[string]int) (uses []use) {
+func usesOf(p *cluster.Profile, services []Service) (uses []use) {
+	of := make(map[string]int) // the service of a plugin
+	for i, s := range services {
+		for _, plugin := range s.Plugins {
+			if s.Profile == "" || s.Profile == p.SchedulerName {
+				of[plugin.Name] = i
+			}
+		}
+	}
 	at := func(service int) *use {
 		k := slices.IndexFunc(uses, func(u use) bool { return u.service == service })
 		if k < 0 {
@@ -202,7 +237,7 @@ func (h *Host) Begin(ctx context.Context, epoch cluster.Epoch, schedulerName str
 			}
 			continue
 		}
-		k.parts = append(k.parts, &part{service: s, use: u})
+		k.parts = append(k.parts, &part{service: s, use: u.of(s.session.plugins)})
 	}
 	return k, nil
 }

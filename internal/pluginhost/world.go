@@ -57,7 +57,9 @@ type dependencies struct {
 	pods   bool // one by one
 	object bool
 	pod    bool
-	within time.Duration // 0: for ever
+	// cluster is that all nodes are told, whichever is asked about.
+	cluster bool
+	within  time.Duration // 0: for ever
 }
 
 func (d *dependencies) add(p *pluginv1.PluginDescription) {
@@ -66,6 +68,7 @@ func (d *dependencies) add(p *pluginv1.PluginDescription) {
 	d.pods = d.pods || is.GetPods()
 	d.object = d.object || is.GetObjects() || is.GetPod()
 	d.pod = d.pod || is.GetPod()
+	d.cluster = d.cluster || is.GetCluster()
 	if within := time.Duration(is.GetMilliseconds()) * time.Millisecond; within > 0 && (d.within == 0 || within < d.within) {
 		d.within = within
 	}
@@ -116,6 +119,7 @@ type question struct {
 	nodes   []cluster.NodeIndex
 	objects []uint32 // toldNode.objects of each
 	seq     cluster.Seq
+	own     *ownScores // nil: verdicts are asked for
 }
 
 func newSession(limits *limits, epoch cluster.Epoch, plugins map[string]*pluginv1.PluginDescription) *session {
@@ -128,7 +132,7 @@ func newSession(limits *limits, epoch cluster.Epoch, plugins map[string]*pluginv
 
 // dependsOn returns what the answers of plugins that are used depend on.
 func (is *session) dependsOn(u *use) (d dependencies) {
-	for _, name := range slices.Concat(u.filters, u.scores) {
+	for _, name := range u.names() {
 		d.add(is.plugins[name])
 	}
 	return d
@@ -266,6 +270,15 @@ func (is *session) tell(st *cluster.State, i cluster.NodeIndex) {
 	}
 }
 
+// tellAll tells all nodes, as far as they have changed since.
+func (is *session) tellAll(st *cluster.State) {
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if st.Nodes.Live.Has(i) {
+			is.tell(st, i)
+		}
+	}
+}
+
 // objectBytes is how large objects of nodes are counted, so that a request is well below its bound though they are several times as large as usual ones.
 const objectBytes = 160 << 10
 
@@ -322,7 +335,7 @@ func encodeNode(object *corev1.Node) ([]byte, error) {
 func (is *session) ask(k *kind, u *use, seq cluster.Seq, i cluster.NodeIndex) {
 	b := is.last()
 	n := len(b.questions)
-	if n == 0 || b.questions[n-1].kind != k {
+	if n == 0 || b.questions[n-1].kind != k || b.questions[n-1].own != nil {
 		b.request.Questions = append(b.request.Questions, &pluginv1.Question{Kind: k.id, Filters: u.filters, Scores: u.scores})
 		b.questions = append(b.questions, question{kind: k, use: u, seq: seq})
 		n++
@@ -331,6 +344,20 @@ func (is *session) ask(k *kind, u *use, seq cluster.Seq, i cluster.NodeIndex) {
 	q.nodes, told.Nodes = append(q.nodes, i), append(told.Nodes, int32(i))
 	q.objects = append(q.objects, is.nodes[i].objects)
 	b.count++
+}
+
+// askOwn asks for the scores of plugins that normalise them, over all nodes in one question, of the state with what has been told.
+func (is *session) askOwn(k *kind, u *use, seq cluster.Seq, own *ownScores) {
+	b, told := is.last(), &pluginv1.Question{Kind: k.id}
+	for _, s := range u.own {
+		told.Scores = append(told.Scores, s.name)
+	}
+	for _, i := range own.nodes {
+		told.Nodes = append(told.Nodes, int32(i))
+	}
+	b.request.Questions = append(b.request.Questions, told)
+	b.questions = append(b.questions, question{kind: k, use: u, nodes: own.nodes, seq: seq, own: own})
+	b.count += len(own.nodes)
 }
 
 // tellPods tells which pods have come to a node, and left it.

@@ -532,6 +532,18 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 	// 3. Prioritize, and choose.
 	best := left[0]
 	if len(left) > 1 || len(filtered.Nodes) > 1 {
+		switch ok, err := a.askScores(ctx, left); {
+		case a.over():
+			return false
+		case ctx.Err() != nil:
+			a.err = context.Cause(ctx)
+			return false
+		case errors.Is(err, pluginhost.ErrAgain), err == nil && !ok:
+			return true
+		case err != nil:
+			a.end(rejection{err: err})
+			return false
+		}
 		a.addScores(left)
 		var scores map[string]int64
 		if len(filtered.Nodes) > 0 {

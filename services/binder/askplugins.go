@@ -2,6 +2,7 @@ package binder
 
 import (
 	"context"
+	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -157,6 +158,26 @@ func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[s
 		left = append(left, *s.known)
 	}
 	return left, why, nil
+}
+
+// askScores has plugin services score nodes that normalise their scores themselves, over exactly these nodes. False: some of them have gone.
+func (a *asked) askScores(ctx context.Context, nodes []seenNode) (ok bool, err error) {
+	if a.judges == nil || !a.judges.ScoresApart() {
+		return true, nil
+	}
+	a.read(func(st *cluster.State, _ *cluster.PodRow) {
+		if ok = !slices.ContainsFunc(nodes, func(n seenNode) bool { return !a.isNode(st, n) }); ok {
+			a.judges.CollectScores(st, a.subject, a.indexesOf(nodes))
+		}
+	})
+	if !ok || a.over() {
+		return false, nil
+	}
+	if err = a.judges.Exchange(ctx); err != nil {
+		a.judges.Done()
+		a.judges = nil // whatever comes next begins anew
+	}
+	return err == nil, err
 }
 
 // addScores adds to totals what plugin services score.

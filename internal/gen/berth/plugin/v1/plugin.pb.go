@@ -33,6 +33,9 @@ const (
 	Normalization_NORMALIZATION_PROPORTIONAL Normalization = 1
 	// The same, and then 100 less that: a low score is good.
 	Normalization_NORMALIZATION_REVERSED Normalization = 2
+	// The plugin does that itself: its scores are asked for by a question of their own, behind the one with its verdicts, of all nodes that are left in the end, and of no others. They are
+	// kept for nobody.
+	Normalization_NORMALIZATION_OWN Normalization = 3
 )
 
 // Enum value maps for Normalization.
@@ -41,11 +44,13 @@ var (
 		0: "NORMALIZATION_UNSPECIFIED",
 		1: "NORMALIZATION_PROPORTIONAL",
 		2: "NORMALIZATION_REVERSED",
+		3: "NORMALIZATION_OWN",
 	}
 	Normalization_value = map[string]int32{
 		"NORMALIZATION_UNSPECIFIED":  0,
 		"NORMALIZATION_PROPORTIONAL": 1,
 		"NORMALIZATION_REVERSED":     2,
+		"NORMALIZATION_OWN":          3,
 	}
 )
 
@@ -253,7 +258,10 @@ type Dependencies struct {
 	// On the pod itself, and not only on its kind: each pod is a kind of its own, and nothing is kept from one to the next. Much slower.
 	Pod bool `protobuf:"varint,4,opt,name=pod,proto3" json:"pod,omitempty"`
 	// On things that Berth does not know of: an answer holds for so many milliseconds. 0: as long as the rest lets it.
-	Milliseconds  int64 `protobuf:"varint,5,opt,name=milliseconds,proto3" json:"milliseconds,omitempty"`
+	Milliseconds int64 `protobuf:"varint,5,opt,name=milliseconds,proto3" json:"milliseconds,omitempty"`
+	// On other nodes than the one that is asked about, or on the pods there: all nodes are told, and what has changed of them, before anything is asked, and no answer is kept from one attempt of a
+	// pod to the next. A pod is placed by an answer though other nodes have changed meanwhile.
+	Cluster       bool `protobuf:"varint,6,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -321,6 +329,13 @@ func (x *Dependencies) GetMilliseconds() int64 {
 		return x.Milliseconds
 	}
 	return 0
+}
+
+func (x *Dependencies) GetCluster() bool {
+	if x != nil {
+		return x.Cluster
+	}
+	return false
 }
 
 // JudgeRequest tells what has changed, and then asks. It is taken up in this order: what is forgotten, whose ids may be those of others in the same request; kinds; nodes; questions. It has more than
@@ -952,7 +967,8 @@ type Question struct {
 	Kind int32 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The plugins that filter, by their names, in the order of the profile: a node's verdict is that of the first that refuses it. Further ones need not be asked.
 	Filters []string `protobuf:"bytes,2,rep,name=filters,proto3" json:"filters,omitempty"`
-	// The plugins that score nodes that none of filters has refused.
+	// The plugins that score nodes that none of filters has refused. A question of its own asks those with NORMALIZATION_OWN, and has no filters: none refuses a node of it, as they have been
+	// asked before.
 	Scores []string `protobuf:"bytes,3,rep,name=scores,proto3" json:"scores,omitempty"`
 	// The nodes. Each can run the pod as far as all other plugins are concerned.
 	Nodes         []int32 `protobuf:"varint,4,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
@@ -1269,13 +1285,14 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\afilters\x18\x02 \x01(\bR\afilters\x12\x16\n" +
 	"\x06scores\x18\x03 \x01(\bR\x06scores\x12D\n" +
 	"\rnormalization\x18\x04 \x01(\x0e2\x1e.berth.plugin.v1.NormalizationR\rnormalization\x127\n" +
-	"\adepends\x18\x05 \x01(\v2\x1d.berth.plugin.v1.DependenciesR\adepends\"\x90\x01\n" +
+	"\adepends\x18\x05 \x01(\v2\x1d.berth.plugin.v1.DependenciesR\adepends\"\xaa\x01\n" +
 	"\fDependencies\x12\x1c\n" +
 	"\trequested\x18\x01 \x01(\bR\trequested\x12\x12\n" +
 	"\x04pods\x18\x02 \x01(\bR\x04pods\x12\x18\n" +
 	"\aobjects\x18\x03 \x01(\bR\aobjects\x12\x10\n" +
 	"\x03pod\x18\x04 \x01(\bR\x03pod\x12\"\n" +
-	"\fmilliseconds\x18\x05 \x01(\x03R\fmilliseconds\"\xb9\x02\n" +
+	"\fmilliseconds\x18\x05 \x01(\x03R\fmilliseconds\x12\x18\n" +
+	"\acluster\x18\x06 \x01(\bR\acluster\"\xb9\x02\n" +
 	"\fJudgeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x12+\n" +
@@ -1353,11 +1370,12 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\" \n" +
 	"\x06Scores\x12\x16\n" +
-	"\x06scores\x18\x01 \x03(\x05R\x06scores*j\n" +
+	"\x06scores\x18\x01 \x03(\x05R\x06scores*\x81\x01\n" +
 	"\rNormalization\x12\x1d\n" +
 	"\x19NORMALIZATION_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aNORMALIZATION_PROPORTIONAL\x10\x01\x12\x1a\n" +
-	"\x16NORMALIZATION_REVERSED\x10\x022\xac\x01\n" +
+	"\x16NORMALIZATION_REVERSED\x10\x02\x12\x15\n" +
+	"\x11NORMALIZATION_OWN\x10\x032\xac\x01\n" +
 	"\rPluginService\x12O\n" +
 	"\bDescribe\x12 .berth.plugin.v1.DescribeRequest\x1a!.berth.plugin.v1.DescribeResponse\x12J\n" +
 	"\x05Judge\x12\x1d.berth.plugin.v1.JudgeRequest\x1a\x1e.berth.plugin.v1.JudgeResponse(\x010\x01B\xc8\x01\n" +

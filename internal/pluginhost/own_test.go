@@ -1,0 +1,183 @@
+package pluginhost
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+// ranks normalises scores itself: of the nodes of a question, the first has 10, the second 20, and so on. It refuses n0.
+func ranks(r *pluginv1.JudgeRequest) *pluginv1.JudgeResponse {
+	out := &pluginv1.JudgeResponse{Id: r.GetId()}
+	for _, q := range r.GetQuestions() {
+		a := &pluginv1.Answer{}
+		if len(q.GetFilters()) > 0 {
+			a.Refusals = []*pluginv1.Refusal{{Plugin: "ranks", Reason: "it is n0"}}
+			for _, n := range q.GetNodes() {
+				verdict := uint32(0)
+				if n == 0 {
+					verdict = 1
+				}
+				a.Verdicts = append(a.Verdicts, verdict)
+			}
+		}
+		for range q.GetScores() {
+			s := &pluginv1.Scores{}
+			for k := range q.GetNodes() {
+				s.Scores = append(s.Scores, int32(10*(k+1)))
+			}
+			a.Scores = append(a.Scores, s)
+		}
+		out.Answers = append(out.Answers, a)
+	}
+	return out
+}
+
+func describedRanks() []*pluginv1.PluginDescription {
+	return []*pluginv1.PluginDescription{{
+		Name: "ranks", Filters: true, Scores: true, Normalization: pluginv1.Normalization_NORMALIZATION_OWN, Depends: &pluginv1.Dependencies{Requested: true, Cluster: true},
+	}}
+}
+
+func TestPluginsThatNormaliseThemselvesScoreAllThatAreLeftInOneQuestion(t *testing.T) {
+	s := &scripted{plugins: describedRanks(), answer: func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) { return ranks(r), nil }}
+	h := newHost(t, []cluster.Profile{profile("default-scheduler", "ranks")}, serviceOf("s", s.serve(t), "ranks"))
+	defer h.End(0)
+	h.services[0].limits.asked = 2 // verdicts are asked for in several requests
+	st, subjects := world(t, 5)
+	k, err := judge(t, h, st, subjects[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range s.asked {
+		for _, q := range r.GetQuestions() {
+			if len(q.GetScores()) > 0 {
+				t.Errorf("scores of %v are asked for with verdicts", q.GetNodes())
+			}
+		}
+	}
+	if !k.ScoresApart() {
+		t.Fatal("scores are not apart")
+	}
+	if why, refused := k.Refusal(0); !refused || why.Reason != "it is n0" {
+		t.Errorf("n0: refused %v, %+v", refused, why)
+	}
+	left := []cluster.NodeIndex{4, 2, 1}
+	before := len(s.asked)
+	k.CollectScores(st, subjects[0], left)
+	if err := k.Exchange(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var questions []*pluginv1.Question
+	for _, r := range s.asked[before:] {
+		questions = append(questions, r.GetQuestions()...)
+	}
+	if len(questions) != 1 || !slices.Equal(questions[0].GetNodes(), []int32{4, 2, 1}) || len(questions[0].GetFilters()) != 0 || !slices.Equal(questions[0].GetScores(), []string{"ranks"}) {
+		t.Fatalf("asked %v, want one question about the scores of nodes 4, 2 and 1", questions)
+	}
+	totals := []int64{1, 2, 3}
+	k.Score(left, totals)
+	if want := []int64{1 + 2*10, 2 + 2*20, 3 + 2*30}; !slices.Equal(totals, want) { // the weight is 2
+		t.Errorf("totals %v, want %v", totals, want)
+	}
+	for _, i := range left {
+		if !k.Holds(st, i) {
+			t.Errorf("node %d: what was answered does not hold", i)
+		}
+	}
+	if err := st.Apply(cluster.NodeSet{Index: 2, Node: cluster.Node{Name: "n2", Allocatable: []cluster.Quantity{{Name: "cpu", Value: 2000}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if k.Holds(st, 2) || !k.Holds(st, 1) {
+		t.Errorf("a node has changed: it holds of that %v, of another one %v", k.Holds(st, 2), k.Holds(st, 1))
+	}
+}
+
+func TestPluginsThatDependOnTheClusterAreToldAllNodesAndAskedAnew(t *testing.T) {
+	s := &scripted{plugins: describedRanks(), answer: func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) { return ranks(r), nil }}
+	h := newHost(t, []cluster.Profile{profile("default-scheduler", "ranks")}, serviceOf("s", s.serve(t), "ranks"))
+	defer h.End(0)
+	st, subjects := world(t, 4)
+	ask := func(nodes ...cluster.NodeIndex) (told, asked []int32) {
+		t.Helper()
+		before := len(s.asked)
+		k, err := h.Begin(t.Context(), st.Version().Epoch, "default-scheduler")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if among := (cluster.Bitmap{0b1111}); !k.Excluded(st, subjects[0], among) || among.Count() != 4 {
+			t.Errorf("%d nodes are left before they are asked about, want 4: a refusal may have been of other nodes than these are now", among.Count())
+		}
+		k.Collect(st, subjects[0], nodes)
+		if err := k.Exchange(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range s.asked[before:] {
+			for _, n := range r.GetNodes() {
+				told = append(told, n.GetId())
+			}
+			for _, q := range r.GetQuestions() {
+				asked = append(asked, q.GetNodes()...)
+			}
+		}
+		return told, asked
+	}
+	if told, asked := ask(0, 1); !slices.Equal(told, []int32{0, 1, 2, 3}) || !slices.Equal(asked, []int32{0, 1}) {
+		t.Errorf("first, told %v and asked about %v, want all and 0, 1", told, asked)
+	}
+	if err := st.Apply(cluster.NodeSet{Index: 3, Node: cluster.Node{Name: "n3", Allocatable: []cluster.Quantity{{Name: "cpu", Value: 2000}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if told, asked := ask(0, 1); !slices.Equal(told, []int32{3}) || !slices.Equal(asked, []int32{0, 1}) {
+		t.Errorf("then, told %v and asked about %v, want 3, which has changed, and 0, 1 again", told, asked)
+	}
+}
+
+func TestScoresOfTheirOwnThatMakeNoSenseEndTheSession(t *testing.T) {
+	for _, tt := range []struct {
+		answer *pluginv1.Answer
+		want   string
+	}{
+		{&pluginv1.Answer{}, "scores of 0 plugins, of 1 were asked for"},
+		{&pluginv1.Answer{Scores: []*pluginv1.Scores{{Scores: []int32{1}}}}, "1 scores of ranks for 2 nodes"},
+		{&pluginv1.Answer{Scores: []*pluginv1.Scores{{Scores: []int32{1, 101}}}}, "ranks scores 101, want 0 to 100"},
+		{&pluginv1.Answer{Verdicts: []uint32{0, 1}, Scores: []*pluginv1.Scores{{Scores: []int32{1, 1}}}}, "nobody was asked to filter"},
+		{&pluginv1.Answer{Error: "it is ill"}, "it is ill"},
+	} {
+		s := &scripted{plugins: describedRanks(), answer: func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
+			out := ranks(r)
+			for i, q := range r.GetQuestions() {
+				if len(q.GetScores()) > 0 {
+					out.Answers[i] = tt.answer
+				}
+			}
+			return out, nil
+		}}
+		h := newHost(t, []cluster.Profile{profile("default-scheduler", "ranks")}, serviceOf("s", s.serve(t), "ranks"))
+		st, subjects := world(t, 3)
+		k, err := judge(t, h, st, subjects[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.CollectScores(st, subjects[0], []cluster.NodeIndex{1, 2})
+		if err := k.Exchange(t.Context()); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("error %v, want %q", err, tt.want)
+		}
+		if stated := tt.answer.GetError() != ""; (h.services[0].session != nil) != stated {
+			t.Errorf("%q: the session goes on: %v, want %v", tt.want, !stated, stated)
+		}
+		h.End(0)
+	}
+}
+
+func TestAServiceOfAProfileIsUsedByNoOtherOne(t *testing.T) {
+	a, b := serviceOf("a", nil, "ranks"), serviceOf("b", nil, "ranks")
+	a.Profile, b.Profile = "first", "second"
+	h := newHost(t, []cluster.Profile{profile("first", "ranks"), profile("second", "ranks"), profile("third", "ranks")}, a, b)
+	if first, second, third := h.Asked("first"), h.Asked("second"), h.Asked("third"); first != 1 || second != 2 || third != 0 {
+		t.Errorf("profiles ask %b, %b and %b, want a, b and nobody", first, second, third)
+	}
+}
