@@ -7,4 +7,4 @@ import (
 	"github.com/berth-scheduler/berth/internal/command"
 )
 
-func main() { os.Exit(command.Run(command.New(), os.Exit)) }
+func main() { os.Exit(command.Run(command.New(nil), os.Exit)) }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,6 +37,8 @@ type clusterFlags struct {
 	options       config.Options
 	seed          uint64
 	election      electionFlags
+	compiledIn    compiledInFlags
+	written       []byte // what configFile has
 
 	profiles, contention *bool // nil: the process' flags say it
 
@@ -65,6 +68,7 @@ func (f *clusterFlags) addConfig(fs *pflag.FlagSet) {
 	fs.StringVar(&f.servicesFile, servicesFlag, "", "a file with the plugin services whose plugins the configuration may enable (apiVersion: berth.dev/v1, kind: PluginServices)")
 	fs.StringVar(&f.writeTo, "write-config-to", "", "write the configuration, with all defaults, to this file, and exit")
 	f.election.add(fs)
+	f.compiledIn.add(fs)
 }
 
 // unschedulableFlag has kube-scheduler's name.
@@ -79,7 +83,7 @@ const gatesFlag = "feature-gates"
 var profileFlags = []string{"scheduler-name", "fit-strategy", "fit-shape", "fit-resources"}
 
 // finish checks the flags and makes the settings of them and of the file. fs says which flags are given.
-func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
+func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 	var cfg *configv1.KubeSchedulerConfiguration
 	var err error
 	if f.configFile != "" {
@@ -118,11 +122,20 @@ func (f *clusterFlags) finish(fs *pflag.FlagSet) error {
 		}
 		f.options.Plugins = config.PluginsOf(f.cluster.PluginServices)
 	}
-	if f.completed, err = config.Complete(cfg, f.options); err != nil {
+	var wrong error // that only plugins know which are compiled in
+	if f.cluster.CompiledIn, wrong, err = f.compiledIn.finish(ctx, cfg, f.written, f.configFile, f.cluster.Kubeconfig, &f.options); err == nil {
+		if f.completed, err = config.Complete(cfg, f.options); err == nil {
+			err = wrong
+		}
+	}
+	if err != nil {
 		if f.configFile != "" {
 			return fmt.Errorf("--config: %s: %w", f.configFile, err)
 		}
 		return err
+	}
+	if f.cluster.CompiledIn != nil && f.cluster.Source != "kube" {
+		return fmt.Errorf("--config: %s: profiles enable plugins that are compiled in, which read the objects of an API server, and --source=%s has none: want --source=kube", f.configFile, f.cluster.Source)
 	}
 	if f.cluster.KubeQPS <= 0 || f.cluster.KubeBurst <= 0 {
 		return errors.New("--kube-qps and --kube-burst, or clientConnection's qps and burst: must be above 0")
@@ -175,6 +188,7 @@ func (f *clusterFlags) fromFile(fs *pflag.FlagSet) (*configv1.KubeSchedulerConfi
 	if err != nil {
 		return nil, fmt.Errorf("--config: %s: %w", f.configFile, err)
 	}
+	f.written = data
 	return cfg, nil
 }
 

@@ -1,4 +1,5 @@
-// Package command is Berth's command line: flags, environment and signals of every role, alone or together, and of the client.
+// Package command is Berth's command line: flags, environment and signals of every role, alone or together, and of the client. It knows no more of
+// plugins that are compiled into a program than who runs them: cmd/berth has none, and programs of the module berthapp have theirs.
 package command
 
 import (
@@ -33,8 +34,8 @@ func Run(c *cobra.Command, exit func(code int)) int {
 	return 0
 }
 
-// New assembles the command line.
-func New() *cobra.Command {
+// New assembles the command line of a program with plugins that are compiled in; nil: it has none.
+func New(in *CompiledIn) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "berth",
 		Short:         "A Kubernetes scheduler built as gRPC microservices",
@@ -42,11 +43,15 @@ func New() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.AddGroup(&cobra.Group{ID: "server", Title: "Server commands:"}, &cobra.Group{ID: "client", Title: "Client commands:"})
-	server := []*cobra.Command{allCommand(), binderCommand(), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand(), configCommand(), certsCommand(), etcdInitCommand(), healthCommand()}
+	server := []*cobra.Command{allCommand(in), binderCommand(in), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand(), configCommand(), certsCommand(), etcdInitCommand(), healthCommand()}
 	for _, c := range server {
 		c.GroupID = "server"
 		c.Args = cobra.NoArgs
 		root.AddCommand(c)
+	}
+	if in != nil {
+		in.Host.Hidden = true
+		root.AddCommand(in.Host)
 	}
 	plugins := pluginCommand()
 	plugins.GroupID = "client"

@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"errors"
 	"log/slog"
@@ -42,13 +43,13 @@ func parsed(args ...string) (*clusterFlags, error) {
 	if err := fs.Parse(args); err != nil {
 		return nil, err
 	}
-	return &f, f.finish(fs)
+	return &f, f.finish(context.Background(), fs)
 }
 
 // berth runs the command line in this process.
 func berth(stdin string, args ...string) (stdout, stderr string, err error) {
 	var out, errOut bytes.Buffer
-	c := New()
+	c := New(nil)
 	c.SetArgs(args)
 	c.SetIn(strings.NewReader(stdin))
 	c.SetOut(&out)
@@ -318,7 +319,7 @@ func TestProfilesAreServedIfTheFileOrAFlagSaysSo(t *testing.T) {
 		addOps(fs, &c)
 		f.add(fs)
 		f.addConfig(fs)
-		if err := errors.Join(fs.Parse(strings.Fields(tt.args)), f.finish(fs)); err != nil {
+		if err := errors.Join(fs.Parse(strings.Fields(tt.args)), f.finish(t.Context(), fs)); err != nil {
 			t.Fatal(err)
 		}
 		f.profile(&c)

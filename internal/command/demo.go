@@ -27,7 +27,7 @@ func demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "Run every role on a generated GPU fleet, show what is placed, and keep serving",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(f.finish("demo", false), f.tls.allows("--http-listen", o.HTTPListen), cl.finish(cmd.Flags()), checkBatch(o.Queue)); err != nil {
+			if err := errors.Join(f.finish("demo", false), f.tls.allows("--http-listen", o.HTTPListen), cl.finish(cmd.Context(), cmd.Flags()), checkBatch(o.Queue)); err != nil {
 				return err
 			}
 			if cl.cluster.Source != "local" || len(f.common.EtcdEndpoints) > 0 {

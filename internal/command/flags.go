@@ -108,16 +108,16 @@ func checkBatch(q roles.Queue) error {
 	return nil
 }
 
-func allCommand() *cobra.Command {
+func allCommand(in *CompiledIn) *cobra.Command {
 	var f commonFlags
-	var cl clusterFlags
+	cl := clusterFlags{compiledIn: compiledInFlags{in: in}}
 	var o roles.AllOptions
 	c := &cobra.Command{
 		Use:   "all",
 		Short: "Run every role in this process; without --etcd-endpoints, an etcd too",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(f.finish("berth", false), f.tls.allows("--http-listen", o.HTTPListen),
-				checkAccess(&o.Access, f.common.Listen, o.HTTPListen), cl.finish(cmd.Flags()), checkBatch(o.Queue)); err != nil {
+				checkAccess(&o.Access, f.common.Listen, o.HTTPListen), cl.finish(cmd.Context(), cmd.Flags()), checkBatch(o.Queue)); err != nil {
 				return err
 			}
 			if cl.writeTo != "" {
@@ -181,14 +181,14 @@ func (r roleCommand) command() *cobra.Command {
 	return c
 }
 
-func binderCommand() *cobra.Command {
+func binderCommand(in *CompiledIn) *cobra.Command {
 	var f commonFlags
-	var cl clusterFlags
+	cl := clusterFlags{compiledIn: compiledInFlags{in: in}}
 	c := &cobra.Command{
 		Use:   "binder",
 		Short: "Run a binder: the one that is elected owns the ledger",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(f.finish("binder", cl.writeTo == ""), cl.finish(cmd.Flags())); err != nil {
+			if err := errors.Join(f.finish("binder", cl.writeTo == ""), cl.finish(cmd.Context(), cmd.Flags())); err != nil {
 				return err
 			}
 			if cl.writeTo != "" {

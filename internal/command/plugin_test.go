@@ -87,7 +87,7 @@ func TestPluginTestSaysOfEachCaseWhetherItIsOK(t *testing.T) {
 		{"a file that is none of objects", []string{"x:1", "--objects=" + base + ".crt"}, "--objects: ", 0, ""},
 		{"half a key pair", []string{"x:1", "--tls-cert=a"}, "--tls-cert, --tls-key and --tls-ca", 0, ""},
 	} {
-		c, out := New(), new(bytes.Buffer)
+		c, out := New(nil), new(bytes.Buffer)
 		c.SetOut(out)
 		c.SetErr(io.Discard)
 		c.SetArgs(append([]string{"plugin", "test"}, tt.args...))

@@ -55,7 +55,7 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 		profile := profileOf(cfg, p, r, options)
 		bad := unrunnable(path.Child("plugins"), r, &profile)
 		if i < len(written.Profiles) {
-			bad = slices.Concat(options.unbuilt(path, &written.Profiles[i]), bad)
+			bad = slices.Concat(options.unbuilt(path, &written.Profiles[i]), options.unbuiltPoints(path.Child("plugins"), written.Profiles[i].Plugins, r), bad)
 		}
 		for _, err := range bad {
 			errs = append(errs, err)

@@ -19,6 +19,8 @@ type Options struct {
 	RequireCSIDrivers bool
 	// Plugins are those of plugin services, and the points of each.
 	Plugins map[string][]string
+	// CompiledIn are plugins that the program itself has, written for kube-scheduler, and all points of each, in the words of a profile.
+	CompiledIn map[string][]string
 }
 
 // OptionsOf returns the options by which profiles have been completed. Of plugins of services it knows those that a profile has, and takes each at any point

@@ -24,13 +24,15 @@ func inTree() []engine.Plugin {
 	return slices.DeleteFunc(slices.Clone(engine.Plugins()), func(p engine.Plugin) bool { return len(p.Points) == 0 })
 }
 
-// lookUp returns a plugin, nil if neither kube-scheduler nor a plugin service has one of that name.
+// lookUp returns a plugin, nil if neither kube-scheduler nor a plugin service nor the program has one of that name.
 func (o Options) lookUp(name string) *engine.Plugin {
 	if p := engine.PluginOf(name); p != nil && len(p.Points) > 0 {
 		return p
 	}
-	if points := o.Plugins[name]; points != nil {
-		return &engine.Plugin{Descriptor: &engine.Descriptor{Name: name, Points: points}}
+	for _, foreign := range []map[string][]string{o.Plugins, o.CompiledIn} {
+		if points, ok := foreign[name]; ok {
+			return &engine.Plugin{Descriptor: &engine.Descriptor{Name: name, Points: points}}
+		}
 	}
 	return nil
 }
@@ -163,7 +165,7 @@ func (o Options) checkEntries(path *field.Path, p *configv1.Plugins) (errs field
 	return errs
 }
 
-const noSuchPlugin = "does not exist: Berth has no plugin of that name, nor has a service of --plugin-services"
+const noSuchPlugin = "does not exist: Berth has no plugin of that name, nor has a service of --plugin-services, nor is one compiled in"
 
 // interfaceOf is what kube-scheduler calls a plugin of a point.
 func interfaceOf(point string) string { return string(point[0]-'a'+'A') + point[1:] + "Plugin" }

@@ -57,6 +57,7 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 			out.Weights = append(out.Weights, cluster.PluginWeight{Name: name, Weight: r.weights[name]})
 		}
 	}
+	options.addCompiledIn(&out, r)
 	return out
 }
 

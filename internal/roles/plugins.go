@@ -1,10 +1,12 @@
 package roles
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/config"
@@ -12,9 +14,9 @@ import (
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
-// plugins returns the plugin services of the configuration, nil if there are none, and what closes the connections to them.
-func (e *env) plugins(cl Cluster, objects pluginhost.Objects, metrics prometheus.Registerer) (h *pluginhost.Host, end func(), err error) {
-	if len(cl.PluginServices) == 0 {
+// plugins returns the plugin services of the configuration, and the processes that it has run plugins that are compiled in, nil if there are none, and what closes the connections to them.
+func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, objects pluginhost.Objects, metrics prometheus.Registerer) (h *pluginhost.Host, end func(), err error) {
+	if len(cl.PluginServices) == 0 && cl.CompiledIn == nil {
 		return nil, func() {}, nil
 	}
 	cfg := pluginhost.Config{Profiles: cl.Settings.Profiles, Arguments: make(map[string]map[string][]byte), Log: e.Log, Metrics: metrics}
@@ -51,6 +53,13 @@ func (e *env) plugins(cl Cluster, objects pluginhost.Objects, metrics prometheus
 		}
 		cfg.Services = append(cfg.Services, service)
 	}
+	own, c, err := e.compiledIn(ctx, g, cl)
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	clients = append(clients, c)
+	cfg.Services = append(cfg.Services, own...)
 	if h, err = pluginhost.New(cfg); err != nil {
 		end()
 		return nil, nil, err

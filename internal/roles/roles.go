@@ -54,6 +54,7 @@ type Cluster struct {
 	// PluginServices have the plugins of Settings' profiles that are not Berth's own; PluginArguments are what the profiles give these.
 	PluginServices  []config.PluginService
 	PluginArguments config.Arguments
+	CompiledIn      *CompiledIn     // plugins that the program itself has; nil: it has none
 	Election        *Election       // by which names are shared with other schedulers of a kube source; nil: none is
 	Config          json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
 }
@@ -243,7 +244,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	if cluster, ok := src.(*kube.Source); ok {
 		cfg.Extenders, cfg.Objects, cfg.Candidates, objects = extenders, cluster, cl.Candidates, cluster
 	}
-	plugins, endPlugins, err := e.plugins(cl, objects, e.metrics(id))
+	plugins, endPlugins, err := e.plugins(ctx, g, cl, objects, e.metrics(id))
 	if err != nil {
 		return err
 	}
@@ -311,7 +312,7 @@ func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Reg
 			cfg.KeepNodes = extenders.Full(extenders.Can(extender.Filter) | extenders.Can(extender.Prioritize))
 			cfg.KeepPods = extenders.Full(extenders.Can(extender.Preempt))
 		}
-		if slices.ContainsFunc(cl.PluginServices, func(s config.PluginService) bool { return s.Objects }) {
+		if cl.CompiledIn != nil || slices.ContainsFunc(cl.PluginServices, func(s config.PluginService) bool { return s.Objects }) {
 			cfg.TouchedNodes, cfg.KeepNodes = true, true
 		}
 		return kube.New(cfg)

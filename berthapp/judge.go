@@ -1,0 +1,237 @@
+package berthapp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+const (
+	// As berth.plugin.v1 says.
+	maxRefusals  = 1000
+	maxTextBytes = 1024
+	otherReason  = "another reason"
+)
+
+// answer takes up what a request tells, and answers what it asks.
+func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
+	if err := w.fold(r); err != nil {
+		return nil, err
+	}
+	out := &pluginv1.JudgeResponse{Id: r.GetId()}
+	if len(r.GetQuestions()) == 0 {
+		return out, nil
+	}
+	behind := w.sync(ctx)
+	if behind != nil && !errors.As(behind, new(notYet)) {
+		return nil, status.Errorf(codes.Internal, "take up what was told: %v", behind)
+	}
+	for i, q := range r.GetQuestions() {
+		k := w.kinds[q.GetKind()]
+		if k == nil {
+			return nil, invalid(fmt.Sprintf("there is no kind %d", q.GetKind()), "questions[%d].kind", i)
+		}
+		if len(q.GetFilters()) > 0 && len(q.GetScores()) > 0 {
+			return nil, invalid("scores are asked for by a question of their own", "questions[%d].scores", i)
+		}
+		names, err := w.names(q.GetNodes(), i)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := &pluginv1.Answer{}, behind
+		if err == nil {
+			if len(q.GetScores()) > 0 {
+				answer, err = w.score(ctx, k, q.GetScores(), names)
+			} else {
+				answer, err = w.filter(ctx, k, names)
+			}
+		}
+		if err != nil {
+			answer = &pluginv1.Answer{Error: cut(err.Error())}
+		}
+		out.Answers = append(out.Answers, answer)
+	}
+	return out, nil
+}
+
+// prefiltered is what PreFilter plugins have said of a pod.
+type prefiltered struct {
+	result *fwk.PreFilterResult
+	status *fwk.Status
+	by     string // a plugin that has chosen nodes; "": none has
+}
+
+// prefilter runs the PreFilter plugins for a pod, unless they have run for it in this state.
+func (w *world) prefilter(ctx context.Context, k *kind, pod *v1.Pod) prefiltered {
+	if k.state == nil || k.version != w.version {
+		state := framework.NewCycleState()
+		result, status, by := w.profile.framework.RunPreFilterPlugins(ctx, state, pod)
+		k.state, k.version, k.filtered = state, w.version, prefiltered{result: result, status: status}
+		if names := sets.List(by); len(names) > 0 {
+			k.filtered.by = names[0]
+		}
+	}
+	return k.filtered
+}
+
+// filter answers which nodes can run a pod.
+func (w *world) filter(ctx context.Context, k *kind, nodes []string) (*pluginv1.Answer, error) {
+	pod, err := k.podOf()
+	if err != nil {
+		return nil, err
+	}
+	verdicts := make([]*fwk.Status, len(nodes)) // nil: it can
+	switch pre := w.prefilter(ctx, k, pod); {
+	case !pre.status.IsSuccess() && !pre.status.IsRejected():
+		k.state = nil
+		return nil, pre.status.AsError()
+	case !pre.status.IsSuccess():
+		for i := range verdicts {
+			verdicts[i] = pre.status
+		}
+	default:
+		if err := w.filterEach(ctx, k, pod, nodes, verdicts); err != nil {
+			return nil, err
+		}
+	}
+	return w.refusals(verdicts, k.filtered.by), nil
+}
+
+// filterEach runs the Filter plugins for each node that PreFilter plugins leave.
+func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, nodes []string, verdicts []*fwk.Status) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var failed atomic.Pointer[error]
+	fail := func(err error) {
+		failed.CompareAndSwap(nil, &err)
+		cancel()
+	}
+	result := k.filtered.result
+	w.profile.framework.Parallelizer().Until(ctx, len(nodes), func(i int) {
+		if !result.AllNodes() && !result.NodeNames.Has(nodes[i]) {
+			verdicts[i] = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) [%s]", k.filtered.by)).WithPlugin(k.filtered.by)
+			return
+		}
+		node, err := w.snapshot.Get(nodes[i])
+		if err != nil { // Berth will hear of it
+			fail(fmt.Errorf("node %s: %w", nodes[i], err))
+			return
+		}
+		status := w.profile.framework.RunFilterPluginsWithNominatedPods(ctx, k.state, pod, node)
+		switch {
+		case status.IsSuccess():
+		case status.IsRejected():
+			verdicts[i] = status
+		default:
+			fail(fmt.Errorf("node %s: %w", nodes[i], status.AsError()))
+		}
+	}, metrics.Filter)
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	return ctx.Err()
+}
+
+// refusals returns verdicts as berth.plugin.v1 has them. by is who has said what no plugin is named for.
+func (w *world) refusals(verdicts []*fwk.Status, by string) *pluginv1.Answer {
+	type key struct {
+		plugin, reason string
+		unresolvable   bool
+	}
+	out, known := &pluginv1.Answer{}, make(map[key]uint32)
+	for i, s := range verdicts {
+		if s == nil {
+			continue
+		}
+		if out.Verdicts == nil {
+			out.Verdicts = make([]uint32, len(verdicts))
+		}
+		k := key{plugin: w.called(s.Plugin(), by), reason: cut(s.Message()), unresolvable: s.Code() == fwk.UnschedulableAndUnresolvable}
+		if k.reason == "" {
+			k.reason = "node(s) didn't satisfy plugin " + k.plugin
+		}
+		if known[k] == 0 && len(out.Refusals) >= maxRefusals-2*len(w.profile.names) {
+			k.reason = otherReason
+		}
+		if known[k] == 0 {
+			out.Refusals = append(out.Refusals, &pluginv1.Refusal{Plugin: k.plugin, Reason: k.reason, Unresolvable: k.unresolvable})
+			known[k] = uint32(len(out.Refusals))
+		}
+		out.Verdicts[i] = known[k]
+	}
+	return out
+}
+
+// called returns what the configuration calls a plugin.
+func (w *world) called(name, otherwise string) string {
+	if name == "" {
+		name = otherwise
+	}
+	if called, ok := w.profile.nameOf[name]; ok {
+		return called
+	}
+	return name
+}
+
+// score answers what plugins score nodes, which are all that are left.
+func (w *world) score(ctx context.Context, k *kind, plugins, names []string) (*pluginv1.Answer, error) {
+	pod, err := k.podOf()
+	if err != nil {
+		return nil, err
+	}
+	if k.state == nil { // nobody has asked for verdicts on this stream
+		if pre := w.prefilter(ctx, k, pod); !pre.status.IsSuccess() && !pre.status.IsRejected() {
+			k.state = nil
+			return nil, pre.status.AsError()
+		}
+	}
+	nodes := make([]fwk.NodeInfo, len(names))
+	for i, name := range names {
+		if nodes[i], err = w.snapshot.Get(name); err != nil {
+			return nil, fmt.Errorf("node %s: %w", name, err)
+		}
+	}
+	if status := w.profile.framework.RunPreScorePlugins(ctx, k.state, pod, nodes); !status.IsSuccess() {
+		return nil, status.AsError()
+	}
+	scored, status := w.profile.framework.RunScorePlugins(ctx, k.state, pod, nodes)
+	if !status.IsSuccess() {
+		return nil, status.AsError()
+	}
+	if len(scored) != len(nodes) {
+		return nil, errors.Join(ctx.Err(), fmt.Errorf("scores of %d nodes, of %d", len(scored), len(nodes)))
+	}
+	out, at := &pluginv1.Answer{}, make(map[string]int)
+	for n, name := range plugins {
+		out.Scores, at[name] = append(out.Scores, &pluginv1.Scores{Scores: make([]int32, len(nodes))}), n
+	}
+	for i := range scored { // those that have skipped the pod score nothing
+		for _, s := range scored[i].Scores {
+			if n, ok := at[w.called(s.Name, "")]; ok {
+				out.Scores[n].Scores[i] = int32(s.Score)
+			}
+		}
+	}
+	return out, nil
+}
+
+// cut returns a text as a message can have it: valid, and not too long.
+func cut(text string) string {
+	text = strings.ToValidUTF8(text, "�")
+	if len(text) > maxTextBytes {
+		text = strings.ToValidUTF8(text[:maxTextBytes], "")
+	}
+	return text
+}

@@ -1,0 +1,314 @@
+package berthapp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/dynamic-resource-allocation/resourceslice/tracker"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	inTree "k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultbinder"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/queuesort"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+	"k8s.io/kubernetes/pkg/scheduler/util/assumecache"
+)
+
+// loaded is a configuration, and how the API server is reached.
+type loaded struct {
+	*config.KubeSchedulerConfiguration
+	rest   *restclient.Config
+	client kubernetes.Interface
+}
+
+// load reads a configuration as kube-scheduler does, with the arguments of plugins by what these have registered in its scheme.
+func (p *plugins) load(file, kubeconfig string) (*loaded, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := decode(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	rest, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	c := cfg.ClientConnection
+	rest.AcceptContentTypes, rest.ContentType, rest.QPS, rest.Burst = c.AcceptContentTypes, c.ContentType, c.QPS, int(c.Burst)
+	client, err := kubernetes.NewForConfig(restclient.AddUserAgent(restclient.CopyConfig(rest), "berth-plugins"))
+	if err != nil {
+		return nil, err
+	}
+	return &loaded{cfg, rest, client}, nil
+}
+
+func decode(data []byte) (*config.KubeSchedulerConfiguration, error) {
+	object, version, err := scheme.Codecs.UniversalDecoder().Decode(data, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	cfg, ok := object.(*config.KubeSchedulerConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("want a KubeSchedulerConfiguration, got %s", version)
+	}
+	return cfg, nil
+}
+
+// stripped returns a profile with those plugins alone that are compiled in, and what no framework does without. All their scores weigh 1: Berth weighs them.
+func (p *plugins) stripped(full *config.KubeSchedulerProfile) *config.KubeSchedulerProfile {
+	out := full.DeepCopy()
+	registry := inTree.NewInTreeRegistry()
+	for _, set := range pluginSets(out.Plugins) {
+		set.Enabled = slices.DeleteFunc(set.Enabled, func(e config.Plugin) bool {
+			return registry[e.Name] != nil && e.Name != queuesort.Name && e.Name != defaultbinder.Name
+		})
+		for k := range set.Enabled {
+			set.Enabled[k].Weight = 0
+		}
+	}
+	return out
+}
+
+func pluginSets(p *config.Plugins) []*config.PluginSet {
+	return []*config.PluginSet{
+		&p.PreEnqueue, &p.QueueSort, &p.PreFilter, &p.Filter, &p.PostFilter, &p.PreScore, &p.Score, &p.Reserve, &p.Permit, &p.PreBind, &p.Bind, &p.PostBind,
+		&p.PlacementGenerate, &p.PlacementScore, &p.MultiPoint,
+	}
+}
+
+// pointsOf returns the points of a plugin, in the words of a profile.
+func pointsOf(plugin fwk.Plugin) []string {
+	points := []string{}
+	add := func(is bool, point string) {
+		if is {
+			points = append(points, point)
+		}
+	}
+	_, is := plugin.(fwk.PreEnqueuePlugin)
+	add(is, "preEnqueue")
+	_, is = plugin.(fwk.QueueSortPlugin)
+	add(is, "queueSort")
+	_, is = plugin.(fwk.PreFilterPlugin)
+	add(is, "preFilter")
+	_, is = plugin.(fwk.FilterPlugin)
+	add(is, "filter")
+	_, is = plugin.(fwk.PostFilterPlugin)
+	add(is, "postFilter")
+	_, is = plugin.(fwk.PreScorePlugin)
+	add(is, "preScore")
+	_, is = plugin.(fwk.ScorePlugin)
+	add(is, "score")
+	_, is = plugin.(fwk.ReservePlugin)
+	add(is, "reserve")
+	_, is = plugin.(fwk.PermitPlugin)
+	add(is, "permit")
+	_, is = plugin.(fwk.PreBindPlugin)
+	add(is, "preBind")
+	_, is = plugin.(fwk.BindPlugin)
+	add(is, "bind")
+	_, is = plugin.(fwk.PostBindPlugin)
+	add(is, "postBind")
+	_, is = plugin.(fwk.PlacementGeneratePlugin)
+	add(is, "placementGenerate")
+	_, is = plugin.(fwk.PlacementScorePlugin)
+	add(is, "placementScore")
+	return points
+}
+
+// profile is a profile whose plugins run: kube-scheduler's own framework with them, and what it shows them of the cluster.
+type profile struct {
+	names     []string          // of plugins that are compiled in and have been made, sorted
+	nameOf    map[string]string // of those that call themselves otherwise than the configuration, what that calls them
+	framework framework.Framework
+	shown     shown
+	pods      *podStore
+	end       func() // and waits
+}
+
+func (p *profile) close() { p.end() }
+
+// shown is what the plugins see of the cluster. It is that of the stream whose turn it is.
+type shown struct {
+	fwk.SharedLister
+	groups fwk.PodGroupManager
+}
+
+// PodGroupStates are those of the pods that are told.
+func (s *shown) PodGroupStates() fwk.PodGroupStateLister { return s.groups.PodGroupStates() }
+
+// start makes the plugins of a profile, and has them read what they want to know of the cluster.
+func (p *plugins) start(ctx context.Context, cfg *loaded, schedulerName string) (*profile, error) {
+	at := slices.IndexFunc(cfg.Profiles, func(p config.KubeSchedulerProfile) bool { return p.SchedulerName == schedulerName })
+	if at < 0 {
+		return nil, fmt.Errorf("there is no profile with the scheduler name %q", schedulerName)
+	}
+	m := p.newMaker(ctx, cfg)
+	profile, err := m.make(p.stripped(&cfg.Profiles[at]))
+	if err != nil {
+		m.end()
+		return nil, err
+	}
+	if err := m.run(); err != nil {
+		m.end()
+		return nil, err
+	}
+	profile.end = m.end
+	return profile, nil
+}
+
+// newProfile makes the plugins of a profile, and returns those that could be made, by name.
+func (p *plugins) newProfile(ctx context.Context, cfg *loaded, stripped *config.KubeSchedulerProfile) (map[string]fwk.Plugin, error) {
+	m := p.newMaker(ctx, cfg)
+	defer m.end()
+	_, err := m.make(stripped)
+	return m.made, err
+}
+
+// measuresEvery is how often kube-scheduler's own metrics of plugins are counted together, which nobody reads: it is how long the end of that takes, too.
+const measuresEvery = 100 * time.Millisecond
+
+// maker makes the plugins of a profile.
+type maker struct {
+	plugins *plugins
+	cfg     *loaded
+	made    map[string]fwk.Plugin
+
+	ctx       context.Context
+	cancel    context.CancelFunc
+	informers informers.SharedInformerFactory
+	recorder  events.EventBroadcaster
+	pods      *podStore
+	measures  *metrics.MetricAsyncRecorder
+	framework framework.Framework
+}
+
+func (p *plugins) newMaker(ctx context.Context, cfg *loaded) *maker {
+	m := &maker{plugins: p, cfg: cfg, made: make(map[string]fwk.Plugin)}
+	m.ctx, m.cancel = context.WithCancel(ctx)
+	m.informers = scheduler.NewInformerFactory(cfg.client, 0)
+	m.measures = metrics.NewMetricsAsyncRecorder(1000, measuresEvery, m.ctx.Done())
+	m.recorder = events.NewBroadcaster(&events.EventSinkImpl{Interface: cfg.client.EventsV1()})
+	return m
+}
+
+// make makes the framework of a profile, with a Handle that has all that kube-scheduler's has.
+func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
+	metrics.Register()
+	var err error
+	if m.pods, err = newPodStore(m.informers.Core().V1().Pods().Informer()); err != nil {
+		return nil, err
+	}
+	registry := frameworkruntime.Registry{queuesort.Name: queuesort.New, defaultbinder.Name: defaultbinder.New}
+	for name, factory := range m.plugins.registry {
+		registry[name] = func(ctx context.Context, args apiruntime.Object, h fwk.Handle) (fwk.Plugin, error) {
+			plugin, err := factory(ctx, args, h)
+			if err == nil && plugin == nil {
+				err = errors.New("there is none")
+			}
+			if err == nil {
+				m.made[name] = plugin
+			}
+			return plugin, err
+		}
+	}
+	resources, err := noResources(m.ctx, m.cfg.client)
+	if err != nil {
+		return nil, err
+	}
+	p := &profile{nameOf: make(map[string]string), pods: m.pods}
+	nobody, err := newWorld(m.ctx, p, 0)
+	if err != nil {
+		return nil, err
+	}
+	nobody.show()
+	p.framework, err = frameworkruntime.NewFramework(m.ctx, registry, stripped,
+		frameworkruntime.WithComponentConfigVersion(m.cfg.APIVersion), frameworkruntime.WithClientSet(m.cfg.client), frameworkruntime.WithKubeConfig(m.cfg.rest),
+		frameworkruntime.WithEventRecorder(m.recorder.NewRecorder(scheme.Scheme, stripped.SchedulerName)), frameworkruntime.WithInformerFactory(m.informers),
+		frameworkruntime.WithSharedDRAManager(resources),
+		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(m.informers.Storage().V1().CSINodes().Lister())),
+		frameworkruntime.WithSnapshotSharedLister(&p.shown), frameworkruntime.WithPodGroupManager(&p.shown), frameworkruntime.WithParallelism(int(m.cfg.Parallelism)),
+		frameworkruntime.WithMetricsRecorder(m.measures), frameworkruntime.WithPodNominator(nobodyElse{}), frameworkruntime.WithPodActivator(nobodyElse{}),
+		frameworkruntime.WithWaitingPods(frameworkruntime.NewWaitingPodsMap()), frameworkruntime.WithPodsInPreBind(frameworkruntime.NewPodsInPreBindMap()),
+	)
+	if err != nil {
+		return nil, err
+	}
+	m.framework = p.framework
+	for name, plugin := range m.made {
+		p.names = append(p.names, name)
+		p.nameOf[plugin.Name()] = name
+	}
+	slices.Sort(p.names)
+	return p, nil
+}
+
+// noResources is what plugins see of dynamic resources: nothing. Berth knows nothing of these, and places no pod that has claims to some.
+func noResources(ctx context.Context, client kubernetes.Interface) (fwk.SharedDRAManager, error) {
+	empty := informers.NewSharedInformerFactory(nil, 0) // never started
+	claims := assumecache.NewAssumeCache(klog.FromContext(ctx), empty.Resource().V1().ResourceClaims().Informer(), "ResourceClaim", "", nil)
+	slices, err := tracker.StartTracker(ctx, tracker.Options{SliceInformer: empty.Resource().V1().ResourceSlices(), KubeClient: client})
+	if err != nil {
+		return nil, fmt.Errorf("make what plugins see of resource slices: %w", err)
+	}
+	return dynamicresources.NewDRAManager(ctx, claims, slices, empty), nil
+}
+
+// run has the informers of the plugins read the cluster.
+func (m *maker) run() error {
+	m.recorder.StartRecordingToSink(m.ctx.Done())
+	m.informers.Start(m.ctx.Done())
+	for kind, synced := range m.informers.WaitForCacheSync(m.ctx.Done()) {
+		if !synced {
+			return fmt.Errorf("read the cluster: %v: %w", kind, context.Cause(m.ctx))
+		}
+	}
+	return m.pods.ready(m.ctx)
+}
+
+func (m *maker) end() {
+	m.cancel()
+	if m.framework != nil {
+		_ = m.framework.Close()
+	}
+	<-m.measures.IsStoppedCh
+	m.recorder.Shutdown()
+	m.informers.Shutdown()
+}
+
+// nobodyElse is what a Handle has for what Berth's queue does, which tells plugins nothing: no pod is nominated, and none is activated.
+type nobodyElse struct{}
+
+// AddNominatedPod does nothing.
+func (nobodyElse) AddNominatedPod(klog.Logger, fwk.PodInfo, *fwk.NominatingInfo) {}
+
+// DeleteNominatedPodIfExists does nothing.
+func (nobodyElse) DeleteNominatedPodIfExists(*v1.Pod) {}
+
+// UpdateNominatedPod does nothing.
+func (nobodyElse) UpdateNominatedPod(klog.Logger, *v1.Pod, fwk.PodInfo) {}
+
+// NominatedPodsForNode returns nothing.
+func (nobodyElse) NominatedPodsForNode(string) []fwk.PodInfo { return nil }
+
+// Activate does nothing: Berth tries pods again when something has changed.
+func (nobodyElse) Activate(klog.Logger, map[string]*v1.Pod) {}

@@ -1,0 +1,242 @@
+package berthapp
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-scheduler/berth/berthapp/example/cheapest"
+	"github.com/berth-scheduler/berth/internal/kubetest"
+)
+
+// trouble is a plugin that does with a pod what its annotation "trouble" says.
+type trouble struct{}
+
+var leaked [][]byte
+
+func (trouble) Name() string { return "Trouble" }
+
+func (trouble) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.NodeInfo) *fwk.Status {
+	switch pod.Annotations["trouble"] {
+	case "panic":
+		panic("trouble has come")
+	case "hang":
+		select {}
+	case "leak":
+		for {
+			piece := make([]byte, 1<<20)
+			for i := range piece {
+				piece[i] = 1
+			}
+			leaked = append(leaked, piece)
+		}
+	case "error":
+		return fwk.NewStatus(fwk.Error, "it is ill")
+	}
+	return nil
+}
+
+// TestMain is Berth with plugins, too, if its first argument is one of its commands.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
+		os.Exit(Run(NewCommand(WithPlugin(cheapest.Name, cheapest.New),
+			WithPlugin("Trouble", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return trouble{}, nil }))))
+	}
+	os.Exit(m.Run())
+}
+
+const wholeConfig = `
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: cheap
+  plugins:
+    multiPoint:
+      enabled:
+      - {name: Cheapest, weight: 100}
+- schedulerName: trouble
+  plugins:
+    multiPoint:
+      enabled:
+      - {name: Cheapest, weight: 100}
+      - {name: Trouble}
+`
+
+// whole is Berth with plugins in processes, and an API server.
+type whole struct {
+	t   *testing.T
+	cp  *kubetest.ControlPlane
+	log string
+}
+
+func startWhole(t *testing.T) *whole {
+	t.Helper()
+	w := &whole{t: t, cp: kubetest.StartT(t, kubetest.Options{}), log: filepath.Join(t.TempDir(), "log")}
+	prices := []string{"30", "10", "20"}
+	for i, price := range prices {
+		n := kubetest.PlainNode(i)
+		n.Name, n.GenerateName = "costs-"+price, ""
+		n.Labels = map[string]string{cheapest.Price: price, v1.LabelHostname: n.Name}
+		if err := w.cp.CreateNodes(t.Context(), 1, func(int) *v1.Node { return n }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(config, []byte(wholeConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := kubetest.StartProcess("berth", w.log, program, "all", "--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "", "--kubeconfig", w.cp.Kubeconfig(),
+		"--config", config, "--leader-elect=false", "--plugin-memory", "500Mi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Stop()
+		if t.Failed() {
+			text, _ := os.ReadFile(w.log)
+			if len(text) > 20<<10 {
+				text = text[len(text)-20<<10:]
+			}
+			t.Logf("log of Berth:\n%s", text)
+		}
+	})
+	return w
+}
+
+// eventually looks until it is so.
+func (w *whole) eventually(what string, is func() (bool, string)) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 4*time.Minute)
+	defer cancel()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		ok, found := is()
+		if ok {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			w.t.Fatalf("%s: %s", what, found)
+		}
+	}
+}
+
+func (w *whole) create(name, scheduler string, annotations map[string]string) {
+	w.t.Helper()
+	p := kubetest.PlainPod(0)
+	p.Name, p.GenerateName, p.Annotations, p.Spec.SchedulerName = name, "", annotations, scheduler
+	if err := w.cp.CreatePods(w.t.Context(), 1, func(int) *v1.Pod { return p }); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *whole) remove(name string) {
+	w.t.Helper()
+	if err := w.cp.Client().CoreV1().Pods("default").Delete(w.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// awaitOn waits until a pod is on a node; "": on any.
+func (w *whole) awaitOn(name, node string) {
+	w.t.Helper()
+	w.eventually(name+" is on "+node, func() (bool, string) {
+		p, err := w.cp.Client().CoreV1().Pods("default").Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return p.Spec.NodeName != "" && (node == "" || p.Spec.NodeName == node), fmt.Sprintf("it is on %q: %v", p.Spec.NodeName, p.Status.Conditions)
+	})
+}
+
+// awaitTold waits until a pod's condition says something.
+func (w *whole) awaitTold(name, text string) {
+	w.t.Helper()
+	w.eventually(name+" is told "+text, func() (bool, string) {
+		p, err := w.cp.Client().CoreV1().Pods("default").Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, c := range p.Status.Conditions {
+			if c.Type == v1.PodScheduled && strings.Contains(c.Message, text) {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprint(p.Status.Conditions)
+	})
+}
+
+// awaitLog waits until the log has a text more often than so many times, and returns how often.
+func (w *whole) awaitLog(text string, more int) (n int) {
+	w.t.Helper()
+	w.eventually("the log says "+text, func() (bool, string) {
+		n = w.logged(text)
+		return n > more, fmt.Sprintf("%d times", n)
+	})
+	return n
+}
+
+func (w *whole) logged(text string) int {
+	log, err := os.ReadFile(w.log)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return strings.Count(string(log), text)
+}
+
+func TestPodsGoWhereACompiledInPluginHasThem(t *testing.T) {
+	w := startWhole(t)
+	for i := range 3 { // to the same: what they cost weighs more than that there are others
+		name := fmt.Sprint("cheap-", i)
+		w.create(name, "cheap", nil)
+		w.awaitOn(name, "costs-10")
+	}
+	w.create("budget", "cheap", map[string]string{cheapest.Budget: "5"})
+	w.awaitTold("budget", "3 node(s) cost more than the pod may pay")
+	w.create("wrong", "cheap", map[string]string{cheapest.Budget: "all"})
+	w.awaitTold("wrong", `the pod's budget "all" is no number`)
+
+	// Whatever its plugins do, pods of other profiles are placed, and those of its own when it is over.
+	for _, tt := range []struct{ does, logged string }{
+		{"panic", "trouble has come"}, {"hang", "plugins hang: nobody has waited"}, {"leak", "it has more memory than it may have"},
+	} {
+		name := "does-" + tt.does
+		w.create("before-"+name, "trouble", nil)
+		w.awaitOn("before-"+name, "costs-10")
+		ended := w.logged("process has ended, and is started again")
+		cheapEnded := w.logged("service=compiled-in/cheap")
+		w.create(name, "trouble", map[string]string{"trouble": tt.does})
+		w.create("default-beside-"+name, "", nil)
+		w.awaitOn("default-beside-"+name, "")
+		w.create("cheap-beside-"+name, "cheap", nil)
+		w.awaitOn("cheap-beside-"+name, "costs-10")
+		w.awaitLog(tt.logged, 0)
+		w.awaitLog("process has ended, and is started again", ended)
+		w.awaitTold(name, "compiled-in/trouble")
+		w.remove(name)
+		w.create("after-"+name, "trouble", nil)
+		w.awaitOn("after-"+name, "costs-10")
+		if n := w.logged("service=compiled-in/cheap"); n != cheapEnded {
+			t.Errorf("%s: the log has %d lines more about the other profile's process", tt.does, n-cheapEnded)
+		}
+	}
+	w.create("ill", "trouble", map[string]string{"trouble": "error"})
+	w.awaitTold("ill", `running "Trouble" filter plugin: it is ill`)
+}

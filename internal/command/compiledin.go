@@ -1,0 +1,138 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+
+	"github.com/berth-scheduler/berth/internal/config"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/roles"
+)
+
+// CompiledIn are plugins that are compiled into a program. Only processes that its command runs call them.
+type CompiledIn struct {
+	// Names are their names.
+	Names []string
+	// Host is the command that runs the plugins of a profile, until its standard input ends. It has the flags --config and --kubeconfig; --profile, --socket, --timeout and --memory,
+	// with which it serves berth.plugin.v1; and --describe, with which it writes [Described] instead, and ends.
+	Host *cobra.Command
+}
+
+// Described is what plugins that are compiled in say of themselves when they are made as a configuration says.
+type Described struct {
+	// Points are those of each plugin that could be made, in the words of a profile.
+	Points map[string][]string `json:"points"`
+	// Errors say of profiles, by their scheduler names, that kube-scheduler would not start with their plugins, and why.
+	Errors map[string]string `json:"errors"`
+}
+
+// describeWithin is how long plugins may take to be made once.
+const describeWithin = 30 * time.Second
+
+const memoryFlag = "plugin-memory"
+
+// compiledInFlags are about plugins that are compiled in, if there are any.
+type compiledInFlags struct {
+	in     *CompiledIn // nil: there are none
+	memory string
+}
+
+func (f *compiledInFlags) add(fs *pflag.FlagSet) {
+	if f.in != nil {
+		fs.StringVar(&f.memory, memoryFlag, "2Gi", "how much memory a process may have that runs the compiled-in plugins of a profile, as a quantity; one that has more is killed, and started again")
+	}
+}
+
+// finish finds out what a configuration has plugins do that are compiled in: it puts their points into options, and returns how their processes are run, nil if no profile enables any, and
+// what is wrong behind all else.
+func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedulerConfiguration, written []byte, file, kubeconfig string, options *config.Options) (out *roles.CompiledIn, wrong, err error) {
+	if f.in == nil {
+		return nil, nil, nil
+	}
+	options.CompiledIn = make(map[string][]string)
+	for _, name := range f.in.Names {
+		if engine.PluginOf(name) != nil || options.Plugins[name] != nil {
+			return nil, nil, fmt.Errorf("the plugin %s is compiled in, and Berth, kube-scheduler or a plugin service has one of that name: want another one", name)
+		}
+		options.CompiledIn[name] = nil
+	}
+	memory, err := resource.ParseQuantity(f.memory)
+	if err != nil || memory.Value() < 1<<20 {
+		return nil, nil, fmt.Errorf("--%s: %q: want a quantity such as 2Gi, and at least 1Mi", memoryFlag, f.memory)
+	}
+	used := func(p configv1.KubeSchedulerProfile) bool { return len(config.EnabledCompiledIn(&p, f.in.Names)) > 0 }
+	if written == nil || !slices.ContainsFunc(cfg.Profiles, used) {
+		return nil, nil, nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, nil, fmt.Errorf("find this program, to run its plugins: %w", err)
+	}
+	out = &roles.CompiledIn{
+		Names: f.in.Names, Program: program, Args: []string{f.in.Host.Name(), "--kubeconfig", kubeconfig}, Config: written, Memory: memory.Value(),
+	}
+	described, err := describe(ctx, out, file)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range cfg.Profiles {
+		p := &cfg.Profiles[i]
+		name := "default-scheduler"
+		if p.SchedulerName != nil {
+			name = *p.SchedulerName
+		}
+		if text := described.Errors[name]; text != "" {
+			wrong = errors.Join(wrong, fmt.Errorf("profiles[%d]: %s", i, text))
+			if slices.ContainsFunc(config.EnabledCompiledIn(p, f.in.Names), func(name string) bool { return described.Points[name] == nil }) {
+				return nil, nil, wrong // where they could run is not known
+			}
+		}
+	}
+	for name, points := range described.Points {
+		options.CompiledIn[name] = points
+	}
+	return out, wrong, nil
+}
+
+// describe has the plugins made once, in a process of their own.
+func describe(ctx context.Context, in *roles.CompiledIn, file string) (d Described, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, describeWithin, fmt.Errorf("not within %v", describeWithin))
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, in.Program, append(slices.Clone(in.Args), "--config", file, "--describe")...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.WaitDelay = time.Second
+	if err = cmd.Run(); ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = json.Unmarshal(stdout.Bytes(), &d)
+	}
+	if err != nil {
+		return d, fmt.Errorf("make the plugins that are compiled in: %w: %s", err, lastOf(stderr.String()))
+	}
+	return d, nil
+}
+
+// lastOf returns the end of what a process has written.
+func lastOf(text string) string {
+	const most = 2 << 10
+	text = strings.TrimSpace(text)
+	if len(text) > most {
+		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
+	}
+	return text
+}

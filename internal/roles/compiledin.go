@@ -1,0 +1,98 @@
+package roles
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/berth-scheduler/berth/internal/child"
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// CompiledIn says by which process each profile runs its plugins that are compiled into the program.
+type CompiledIn struct {
+	// Names are those of all plugins that are compiled in.
+	Names []string
+	// Program and Args are the process, but for its configuration, which profile's it is, and where it serves.
+	Program string
+	Args    []string
+	Config  []byte // the KubeSchedulerConfiguration as it is written: whatever becomes of its file, all processes have the same
+	Memory  int64  // bytes that each may have
+}
+
+// CompiledInTimeout is how long a process with plugins that are compiled in may take to answer.
+const CompiledInTimeout = 5 * time.Second
+
+// longestSocket is how long the path of a socket may be.
+const longestSocket = 100
+
+// uses reports whether a profile uses a plugin that is compiled in.
+func (c *CompiledIn) uses(p *cluster.Profile) bool {
+	is := func(name string) bool { return slices.Contains(c.Names, name) }
+	return slices.ContainsFunc(p.Filters, is) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return is(w.Name) })
+}
+
+// compiledIn runs a process for each profile that uses plugins that are compiled in, in g until ctx ends, and returns these as services. A process that panics, hangs or leaks harms no profile but its own.
+func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (services []pluginhost.Service, clients *rpc.Clients, err error) {
+	clients = rpc.NewClients(rpc.Config{Net: rpc.Outside(""), Outside: true, Log: e.Log, Metrics: e.measured.common})
+	in := cl.CompiledIn
+	if in == nil || !slices.ContainsFunc(cl.Settings.Profiles, func(p cluster.Profile) bool { return in.uses(&p) }) {
+		return nil, clients, nil
+	}
+	dir, err := os.MkdirTemp("", "berth-plugins-") // nobody else's
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a directory for sockets: %w", err)
+	}
+	config := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(config, in.Config, 0o600); err != nil {
+		return nil, nil, fmt.Errorf("write the configuration of plugins: %w", err)
+	}
+	var processes []child.Config
+	for i := range cl.Settings.Profiles {
+		p := &cl.Settings.Profiles[i]
+		if !in.uses(p) {
+			continue
+		}
+		socket := filepath.Join(dir, fmt.Sprintf("%d.sock", i))
+		if len(socket) > longestSocket {
+			return nil, nil, fmt.Errorf("the directory of temporary files, %s, has too long a path for a socket", os.TempDir())
+		}
+		conn, err := clients.Conn("unix://" + socket)
+		if err != nil {
+			return nil, nil, err
+		}
+		name := "compiled-in/" + p.SchedulerName
+		service := pluginhost.Service{Name: name, Conn: conn, Timeout: CompiledInTimeout, Objects: true, Profile: p.SchedulerName}
+		for _, plugin := range in.Names {
+			service.Plugins = append(service.Plugins, pluginhost.Plugin{Name: plugin, Filters: true, Scores: true})
+		}
+		services = append(services, service)
+		processes = append(processes, child.Config{
+			Path: in.Program, Args: append(slices.Clone(in.Args), "--config", config, "--profile", p.SchedulerName, "--socket", socket, "--timeout", CompiledInTimeout.String(), "--memory", fmt.Sprint(in.Memory)),
+			Memory: in.Memory, Log: e.Log.With("service", name),
+			Alive: func(ctx context.Context) error {
+				_, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}) // whatever it says
+				return err
+			},
+		})
+	}
+	g.Go(func() error {
+		defer os.RemoveAll(dir)
+		var all sync.WaitGroup
+		for _, p := range processes {
+			all.Go(func() { child.Run(ctx, p) })
+		}
+		all.Wait()
+		return nil
+	})
+	return services, clients, nil
+}
