@@ -49,7 +49,8 @@ func (trouble) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.No
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
 		os.Exit(Run(NewCommand(WithPlugin(cheapest.Name, cheapest.New),
-			WithPlugin("Trouble", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return trouble{}, nil }))))
+			WithPlugin("Trouble", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return trouble{}, nil }),
+			WithPlugin("Picky", newPicky), WithPlugin("Dies", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { panic("oh no") }))))
 	}
 	os.Exit(m.Run())
 }

@@ -123,7 +123,7 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 		f.options.Plugins = config.PluginsOf(f.cluster.PluginServices)
 	}
 	var wrong error // that only plugins know which are compiled in
-	if f.cluster.CompiledIn, wrong, err = f.compiledIn.finish(ctx, cfg, f.written, f.configFile, f.cluster.Kubeconfig, &f.options); err == nil {
+	if f.cluster.CompiledIn, wrong, err = f.compiledIn.finish(ctx, cfg, f.written, f.configFile, &f.cluster, &f.options); err == nil {
 		if f.completed, err = config.Complete(cfg, f.options); err == nil {
 			err = wrong
 		}
@@ -133,9 +133,6 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 			return fmt.Errorf("--config: %s: %w", f.configFile, err)
 		}
 		return err
-	}
-	if f.cluster.CompiledIn != nil && f.cluster.Source != "kube" {
-		return fmt.Errorf("--config: %s: profiles enable plugins that are compiled in, which read the objects of an API server, and --source=%s has none: want --source=kube", f.configFile, f.cluster.Source)
 	}
 	if f.cluster.KubeQPS <= 0 || f.cluster.KubeBurst <= 0 {
 		return errors.New("--kube-qps and --kube-burst, or clientConnection's qps and burst: must be above 0")

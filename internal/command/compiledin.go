@@ -58,7 +58,7 @@ func (f *compiledInFlags) add(fs *pflag.FlagSet) {
 
 // finish finds out what a configuration has plugins do that are compiled in: it puts their points into options, and returns how their processes are run, nil if no profile enables any, and
 // what is wrong behind all else.
-func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedulerConfiguration, written []byte, file, kubeconfig string, options *config.Options) (out *roles.CompiledIn, wrong, err error) {
+func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedulerConfiguration, written []byte, file string, cluster *roles.Cluster, options *config.Options) (out *roles.CompiledIn, wrong, err error) {
 	if f.in == nil {
 		return nil, nil, nil
 	}
@@ -77,12 +77,15 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 	if written == nil || !slices.ContainsFunc(cfg.Profiles, used) {
 		return nil, nil, nil
 	}
+	if cluster.Source != "kube" {
+		return nil, nil, fmt.Errorf("profiles enable plugins that are compiled in, which read the objects of an API server, and --source=%s has none: want --source=kube", cluster.Source)
+	}
 	program, err := os.Executable()
 	if err != nil {
 		return nil, nil, fmt.Errorf("find this program, to run its plugins: %w", err)
 	}
 	out = &roles.CompiledIn{
-		Names: f.in.Names, Program: program, Args: []string{f.in.Host.Name(), "--kubeconfig", kubeconfig}, Config: written, Memory: memory.Value(),
+		Names: f.in.Names, Program: program, Args: []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig}, Config: written, Memory: memory.Value(),
 	}
 	described, err := describe(ctx, out, file)
 	if err != nil {
@@ -122,17 +125,17 @@ func describe(ctx context.Context, in *roles.CompiledIn, file string) (d Describ
 		err = json.Unmarshal(stdout.Bytes(), &d)
 	}
 	if err != nil {
-		return d, fmt.Errorf("make the plugins that are compiled in: %w: %s", err, lastOf(stderr.String()))
+		return d, fmt.Errorf("make the plugins that are compiled in: %w: %s", err, parts(stderr.String()))
 	}
 	return d, nil
 }
 
-// lastOf returns the end of what a process has written.
-func lastOf(text string) string {
-	const most = 2 << 10
+// parts returns the beginning and the end of what a process has written: a panic says first what it is, an error comes last.
+func parts(text string) string {
+	const first, last = 1 << 10, 512
 	text = strings.TrimSpace(text)
-	if len(text) > most {
-		text = "…" + strings.ToValidUTF8(text[len(text)-most:], "")
+	if len(text) > first+last {
+		text = text[:first] + " … " + text[len(text)-last:]
 	}
-	return text
+	return strings.ToValidUTF8(text, "")
 }

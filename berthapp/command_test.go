@@ -1,0 +1,118 @@
+package berthapp
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-scheduler/berth/berthapp/example/cheapest"
+)
+
+// picky wants arguments, and runs where Berth cannot run plugins yet.
+type picky struct{ cheapest.Plugin }
+
+func (picky) Name() string { return "Picky" }
+
+func (picky) Permit(context.Context, fwk.CycleState, *v1.Pod, string) (*fwk.Status, time.Duration) {
+	return nil, 0
+}
+
+func newPicky(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	unknown, ok := args.(*runtime.Unknown)
+	if !ok || !strings.Contains(string(unknown.Raw), "coins") {
+		return nil, os.ErrInvalid
+	}
+	if h.ClientSet() == nil || h.KubeConfig() == nil || h.EventRecorder() == nil || h.SharedInformerFactory() == nil || h.SnapshotSharedLister() == nil || h.Parallelizer() == nil ||
+		h.SharedDRAManager() == nil || h.SharedCSIManager() == nil || h.PodGroupManager() == nil || h.NominatedPodsForNode("") != nil {
+		panic("the handle is not whole")
+	}
+	nodes, err := h.SnapshotSharedLister().NodeInfos().List()
+	if err == nil && len(nodes) != 0 {
+		panic("there are nodes")
+	}
+	return picky{}, err
+}
+
+// written runs the command line of a Berth with plugins, and returns the configuration that it would run by, or what it says is wrong.
+func written(t *testing.T, config string, flags ...string) (text, wrong string) {
+	t.Helper()
+	dir := t.TempDir()
+	put := func(name, text string) string {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, name)
+	}
+	kubeconfig := put("kubeconfig", "{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], contexts: [{name: c, context: {cluster: c}}], current-context: c}")
+	file := put("config.yaml", "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"+config)
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if flags == nil {
+		flags = []string{"--kubeconfig", kubeconfig}
+	}
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), program, append([]string{"all", "--config", file, "--write-config-to", filepath.Join(dir, "out")}, flags...)...)
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		return "", stderr.String()
+	}
+	out, err := os.ReadFile(filepath.Join(dir, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out), ""
+}
+
+func TestAConfigurationEnablesCompiledInPluginsAsInKubeScheduler(t *testing.T) {
+	text, wrong := written(t, `
+profiles:
+- plugins:
+    multiPoint: {enabled: [{name: Cheapest, weight: 3}, {name: Picky}]}
+    permit: {disabled: [{name: Picky}]}
+  pluginConfig:
+  - {name: Picky, args: {currency: coins}}
+`)
+	if wrong != "" || !strings.Contains(text, "name: Cheapest") || !strings.Contains(text, "currency: coins") {
+		t.Errorf("%s%s", wrong, text)
+	}
+}
+
+func TestWhatIsWrongWithCompiledInPluginsIsSaidAtTheStart(t *testing.T) {
+	for _, tt := range []struct {
+		profile, want string
+		flags         []string
+	}{
+		{"plugins: {multiPoint: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.multiPoint.enabled[0]: Forbidden: Picky is compiled in, and runs at permit too", nil},
+		{"plugins: {permit: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.permit.enabled[0]: Forbidden", nil},
+		{"plugins: {filter: {enabled: [{name: Picky}]}}", `profiles[0]: initializing plugin "Picky": invalid argument`, nil},
+		{"plugins: {reserve: {enabled: [{name: Cheapest}]}}", `profiles[0].plugins.reserve.enabled[0].name: Invalid value: "Cheapest": plugin does not extend ReservePlugin`, nil},
+		{"plugins: {filter: {enabled: [{name: Unknown}, {name: Cheapest}]}}", `"Unknown": does not exist`, nil},
+		{"plugins: {filter: {enabled: [{name: Cheapest}]}}", "want --source=kube", []string{"--source", "local"}},
+		{"plugins: {filter: {enabled: [{name: Cheapest}]}}", "--plugin-memory", []string{"--source", "kube", "--plugin-memory", "some"}},
+		{"plugins: {filter: {enabled: [{name: Dies}]}}", "oh no", nil},
+	} {
+		text, wrong := written(t, "profiles:\n- {"+tt.profile+"}\n", tt.flags...)
+		if !strings.Contains(wrong, tt.want) {
+			t.Errorf("%s: says %q, and %q, want %q", tt.profile, wrong, text, tt.want)
+		}
+	}
+}
+
+func TestTwoPluginsOfANameAreRefused(t *testing.T) {
+	c := NewCommand(WithPlugin(cheapest.Name, cheapest.New), WithPlugin(cheapest.Name, cheapest.New))
+	c.SetArgs([]string{"all"})
+	if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "a plugin named Cheapest already exists") {
+		t.Errorf("error %v", err)
+	}
+}
