@@ -67,6 +67,9 @@ func hostCommand(p *plugins) *cobra.Command {
 				time.Sleep(hungFor)
 				os.Exit(hungCode)
 			}()
+			if err := os.Remove(f.socket); err != nil && !errors.Is(err, os.ErrNotExist) { // that of a process before, which was killed
+				return err
+			}
 			l, err := net.Listen("unix", f.socket)
 			if err != nil {
 				return err

@@ -88,10 +88,10 @@ func (Plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *v1.Pod, sco
 	}
 	for i := range scores {
 		if most == least {
-			scores[i].Score = fwk.MaxNodeScore
+			scores[i].Score = fwk.MaxScore
 			continue
 		}
-		scores[i].Score = fwk.MaxNodeScore * (most - scores[i].Score) / (most - least)
+		scores[i].Score = fwk.MaxScore * (most - scores[i].Score) / (most - least)
 	}
 	return nil
 }
