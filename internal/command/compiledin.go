@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/quantity"
 	"github.com/berth-scheduler/berth/internal/roles"
 )
 
@@ -70,7 +71,7 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 		options.CompiledIn[name] = nil
 	}
 	memory, err := resource.ParseQuantity(f.memory)
-	if err != nil || memory.Value() < 1<<20 {
+	if err != nil || quantity.Whole(memory) < 1<<20 {
 		return nil, nil, fmt.Errorf("--%s: %q: want a quantity such as 2Gi, and at least 1Mi", memoryFlag, f.memory)
 	}
 	used := func(p configv1.KubeSchedulerProfile) bool { return len(config.EnabledCompiledIn(&p, f.in.Names)) > 0 }
@@ -85,7 +86,7 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 		return nil, nil, fmt.Errorf("find this program, to run its plugins: %w", err)
 	}
 	out = &roles.CompiledIn{
-		Names: f.in.Names, Program: program, Args: []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig}, Config: written, Memory: memory.Value(),
+		Names: f.in.Names, Program: program, Args: []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig}, Config: written, Memory: quantity.Whole(memory),
 	}
 	described, err := describe(ctx, out, file)
 	if err != nil {
