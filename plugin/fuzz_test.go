@@ -3,9 +3,13 @@ package plugin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"sync"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -78,6 +82,101 @@ func FuzzRequests(f *testing.F) {
 			if _, err := proto.Marshal(resp); err != nil {
 				t.Errorf("an answer cannot be sent: %v", err)
 			}
+		}
+	})
+}
+
+// placeSeries is a stream on which requests come one after the other, without anybody waiting for answers.
+type placeSeries struct {
+	grpc.ServerStream
+	ctx      context.Context
+	requests [][]byte
+	bound    bool  // something is said to be
+	wrong    error // with what is answered; the writer's
+}
+
+func (s *placeSeries) Context() context.Context { return s.ctx }
+
+func (s *placeSeries) Recv() (*pluginv1.PlaceRequest, error) {
+	if len(s.requests) == 0 {
+		return nil, io.EOF
+	}
+	req := &pluginv1.PlaceRequest{}
+	if proto.Unmarshal(s.requests[0], req) != nil {
+		return nil, io.EOF // gRPC refuses it
+	}
+	s.requests = s.requests[1:]
+	s.bound = s.bound || req.GetStep() == postBind
+	if req.GetStep() == unreserve {
+		req.Plugins = []string{"A"} // who is not told has not taken it back
+	}
+	return req, nil
+}
+
+func (s *placeSeries) Send(resp *pluginv1.PlaceResponse) error {
+	if _, err := proto.Marshal(resp); err != nil {
+		s.wrong = err
+	}
+	return nil
+}
+
+// FuzzSteps sends some requests: each is answered with what can be sent, or refused, and what has been reserved, and is not bound, is taken back when the stream has ended.
+func FuzzSteps(f *testing.F) {
+	encoded := func(step pluginv1.Step, uid string) []byte {
+		told := placed(uid)
+		told.Object = []byte(`{"metadata":{"labels":{"a":"b"}}}`)
+		text, err := proto.Marshal(&pluginv1.PlaceRequest{Id: int64(step) + 1, Placement: told, Step: step, Plugins: []string{"A"}})
+		if err != nil {
+			f.Fatal(err)
+		}
+		return text
+	}
+	first, err := proto.Marshal(&pluginv1.PlaceRequest{Id: 1})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(first, encoded(reserve, "u"), encoded(unreserve, "u"), encoded(permit, "u"))
+	f.Add(first, encoded(reserve, "u"), encoded(unreserve, "v"), encoded(permit, "u"))
+	var mu sync.Mutex
+	held := make(map[*Placement]bool)
+	note := func(p *Placement, is bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if held[p] = is; !is {
+			delete(held, p)
+		}
+	}
+	service, err := newService(nil, []Plugin{{
+		Name: "A",
+		Reserve: func(_ context.Context, p *Placement) (*Rejection, error) {
+			_, err := p.Pod()
+			note(p, true)
+			return nil, err
+		},
+		Unreserve: func(_ context.Context, p *Placement) { note(p, false) },
+		Permit: func(_ context.Context, p *Placement) (Permission, error) {
+			p.Reject(p.Name)
+			return Permission{}, nil
+		},
+	}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, one, two, three, four []byte) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &placeSeries{ctx: ctx, requests: [][]byte{one, two, three, four}}
+		err := errors.Join(service.Place(s), s.wrong)
+		if err != nil && status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%v: want INVALID_ARGUMENT", err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for p := range held {
+			if !s.bound {
+				t.Errorf("%+v is reserved still", p)
+			}
+			delete(held, p)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Plugin has a say in where pods go: which nodes can run them, or which of these are best, or both.
+// Plugin has a say in where pods go: which nodes can run them, which of these are best, and what is done between the choice of a node and the bind.
 //
 // Its functions are called by several goroutines at a time, also about one kind: about different nodes, and for different streams, such as those of a binder that was active
 // and of the one that took over from it. Their context ends when Berth does not want the answer any more; what calls others has to heed it, for the stream waits.
@@ -26,8 +26,24 @@ type Plugin struct {
 	Normalization Normalization
 	// Depends says what answers depend on, besides the kind of the pod and what the node is itself. Who says too little is not asked again when something changes.
 	Depends Dependencies
-	// Configure returns the plugin as it is for a profile with arguments: args of the profile's pluginConfig, in JSON. Filter and Score are taken of it. It is called when a stream
-	// begins, and must be fast. If it fails, so do all attempts of pods of the profile that the plugin is asked about. A profile without arguments gets the plugin itself.
+
+	// What follows are the steps between the choice of a pod's node and its bind, all of them optional: kube-scheduler's extension points of the same names. Those of one placement are
+	// called one after the other, and those of different ones at the same time. A step may come again, on another stream, for a pod that it has been taken for before. But for
+	// Unreserve's, their context also ends when the placement is given back, its pod is bound, or the stream ends, and they have to return soon then: what comes next waits.
+
+	// Reserve notes that the pod is to go to the node, before anybody else is placed. Unreserve takes back what any step of the plugin has done, for the pod does not go there: it is also called if
+	// Reserve has failed, or was not called, and when the stream ends, of all that is not bound. It has some seconds. There are both, or neither.
+	Reserve   func(context.Context, *Placement) (*Rejection, error)
+	Unreserve func(context.Context, *Placement)
+	// Permit says whether the pod may go to the node. Pods of profiles that use the process wait for it, so what takes long is said later, by [Placement.Allow].
+	Permit func(context.Context, *Placement) (Permission, error)
+	// PreBind does what has to be done before the bind, when all is decided. It may take minutes.
+	PreBind func(context.Context, *Placement) (*Rejection, error)
+	// PostBind is told that the pod is bound. It is called once at most, and may not be called at all. The pod need not have been reserved on this stream.
+	PostBind func(context.Context, *Placement)
+
+	// Configure returns the plugin as it is for a profile with arguments: args of the profile's pluginConfig, in JSON. All functions are taken of it. It is called when a stream
+	// begins, one of questions or one of steps, and must be fast. If it fails, so do all attempts of pods of the profile that the plugin is asked about. A profile without arguments gets the plugin itself.
 	// nil: the plugin has no arguments, and profiles that give it some get an error.
 	Configure func(arguments json.RawMessage) (Plugin, error)
 }
@@ -66,7 +82,7 @@ type Dependencies struct {
 	Requested bool
 	// Pods: on [Node.Pods], which has none else. An answer holds as long as with Requested, which is told too.
 	Pods bool
-	// Objects: on [Kind.Pod] or [Node.Object], which fail else. It takes a Berth with an API server.
+	// Objects: on [Kind.Pod] or [Node.Object], which fail else, as [Placement.Pod] does. It takes a Berth with an API server.
 	Objects bool
 	// Pod: on the pod itself, its name say, and not only on what pods of its kind have in common: each is a kind of its own then. Much slower. It includes Objects.
 	Pod bool
@@ -166,8 +182,10 @@ func check(plugins []Plugin) error {
 
 func (p *Plugin) check() error {
 	switch {
-	case p.Filter == nil && p.Score == nil:
-		return errors.New("it has neither Filter nor Score")
+	case p.Filter == nil && p.Score == nil && !p.steps():
+		return errors.New("it has neither Filter nor Score, nor a step")
+	case (p.Reserve == nil) != (p.Unreserve == nil):
+		return errors.New("it has one of Reserve and Unreserve: want both, or neither")
 	case p.Normalization < AsIs || p.Normalization > Reversed:
 		return fmt.Errorf("its Normalization is %d: want AsIs, Proportional or Reversed", p.Normalization)
 	case p.Normalization != AsIs && p.Score == nil:
@@ -176,4 +194,17 @@ func (p *Plugin) check() error {
 		return fmt.Errorf("its answers hold for %v: want whole milliseconds, or 0", p.Depends.Holds)
 	}
 	return nil
+}
+
+// steps reports whether a plugin takes steps.
+func (p *Plugin) steps() bool {
+	return p.Reserve != nil || p.Unreserve != nil || p.Permit != nil || p.PreBind != nil || p.PostBind != nil
+}
+
+// like reports whether a plugin has the functions that another one has.
+func (p *Plugin) like(q *Plugin) bool {
+	has := func(p *Plugin) [7]bool {
+		return [...]bool{p.Filter != nil, p.Score != nil, p.Reserve != nil, p.Unreserve != nil, p.Permit != nil, p.PreBind != nil, p.PostBind != nil}
+	}
+	return has(p) == has(q)
 }

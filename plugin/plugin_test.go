@@ -47,6 +47,8 @@ func TestPluginsAreDescribedAsTheyAre(t *testing.T) {
 	client := dial(t, serve(t, Config{Plugins: []Plugin{
 		{Name: "F", Filter: refusing("no"), Depends: Dependencies{Requested: true, Pods: true}},
 		{Name: "S", Score: scoring(1), Normalization: Reversed, Depends: Dependencies{Objects: true, Pod: true, Holds: 2 * time.Second}},
+		stepping("Steps", new(history)),
+		{Name: "Permits", Permit: stepping("", nil).Permit},
 	}}).address)
 	got, err := client.Describe(t.Context(), &pluginv1.DescribeRequest{})
 	if err != nil {
@@ -55,6 +57,8 @@ func TestPluginsAreDescribedAsTheyAre(t *testing.T) {
 	want := &pluginv1.DescribeResponse{Plugins: []*pluginv1.PluginDescription{
 		{Name: "F", Filters: true, Depends: &pluginv1.Dependencies{Requested: true, Pods: true}},
 		{Name: "S", Scores: true, Normalization: pluginv1.Normalization_NORMALIZATION_REVERSED, Depends: &pluginv1.Dependencies{Objects: true, Pod: true, Milliseconds: 2000}},
+		{Name: "Steps", Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Depends: &pluginv1.Dependencies{}},
+		{Name: "Permits", Permits: true, Depends: &pluginv1.Dependencies{}},
 	}}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("Describe (-want +got):\n%s", diff)
@@ -78,7 +82,8 @@ func TestWhatIsWrongWithPluginsIsSaidAtTheStart(t *testing.T) {
 		"plugin 0: its na": with(func(p *Plugin) { p.Name = "" }),
 		"UTF-8":            with(func(p *Plugin) { p.Name = "\xff" }),
 		"there are two":    {ok, ok},
-		"neither":          with(func(p *Plugin) { p.Score = nil }),
+		"neither Filter":   with(func(p *Plugin) { p.Score = nil }),
+		"one of Reserve":   with(func(p *Plugin) { p.Unreserve = func(context.Context, *Placement) {} }),
 		"Normalization is": with(func(p *Plugin) { p.Normalization = 3 }),
 		"and no Score":     with(func(p *Plugin) { p.Score, p.Filter, p.Normalization = nil, refusing("no"), Reversed }),
 		"hold for -1s":     with(func(p *Plugin) { p.Depends.Holds = -time.Second }),
@@ -294,7 +299,7 @@ func TestArgumentsAreThoseOfThePodsProfile(t *testing.T) {
 		{"two", "P", `{"reason":"two"}`, "two", ""},
 		{"bad", "P", `{"reason":1}`, "", "plugin P: its arguments in profile bad: json: cannot unmarshal number"},
 		{"panic", "P", `{"reason":"panic"}`, "", "plugin P: its arguments in profile panic: panic: no such reason"},
-		{"score", "P", `{"reason":"score"}`, "", "plugin P: its arguments in profile score: with them it filters or scores"},
+		{"score", "P", `{"reason":"score"}`, "", "plugin P: its arguments in profile score: with them it has other functions"},
 		{"half", "Half", `{}`, "by default", ""}, // it is not asked about
 		{"bare", "Bare", `{}`, "by default", ""}, // nor is that
 	}
@@ -326,7 +331,7 @@ func TestArgumentsAreThoseOfThePodsProfile(t *testing.T) {
 	if got, want := answers[len(profiles)].GetError(), "plugin Bare: its arguments in profile bare: it takes none"; got != want {
 		t.Errorf("arguments for a plugin that takes none: %q, want %q", got, want)
 	}
-	if got, want := answers[len(profiles)+1].GetError(), "plugin Half: its arguments in profile half: with them it filters or scores"; !strings.HasPrefix(got, want) {
+	if got, want := answers[len(profiles)+1].GetError(), "plugin Half: its arguments in profile half: with them it has other functions"; !strings.HasPrefix(got, want) {
 		t.Errorf("a plugin that does not score with arguments: %q, want %q", got, want)
 	}
 }

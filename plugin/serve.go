@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -54,12 +55,12 @@ const (
 	maxRequestBytes = 16 << 20
 	// Whoever is gone without a word is found out within a minute, so that what it told is not kept.
 	pingEvery, pingWait = 30 * time.Second, 10 * time.Second
-	// maxStreams of one connection. A binder has one, and another while it begins anew.
+	// maxStreams of one connection. A binder has one of questions and one of placements, and others while it begins anew.
 	maxStreams = 100
 )
 
-// Serve answers Berth until ctx ends, and then returns nil: open streams are cut, which Berth begins anew at whoever serves the plugins next. It returns when all functions of
-// plugins have. An error says what is wrong with cfg, or that the listener broke.
+// Serve answers Berth until ctx ends, and then returns nil: open streams are cut, which Berth begins anew at whoever serves the plugins next, and what was reserved on them is taken back. It returns when
+// all functions of plugins have. An error says what is wrong with cfg, or that the listener broke.
 func Serve(ctx context.Context, cfg Config) error {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequestBytes),
@@ -157,6 +158,9 @@ type service struct {
 	plugins  map[string]*Plugin
 	allow    func(context.Context) error // nil: everybody
 	log      *slog.Logger
+
+	mu      sync.Mutex
+	placing map[*placing]bool // the streams of Place
 }
 
 func newService(log *slog.Logger, plugins []Plugin) (*service, error) {
@@ -166,7 +170,7 @@ func newService(log *slog.Logger, plugins []Plugin) (*service, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &service{describe: &pluginv1.DescribeResponse{}, plugins: make(map[string]*Plugin), log: log}
+	s := &service{describe: &pluginv1.DescribeResponse{}, plugins: make(map[string]*Plugin), log: log, placing: make(map[*placing]bool)}
 	for _, p := range plugins {
 		s.plugins[p.Name] = &p
 		s.describe.Plugins = append(s.describe.Plugins, &pluginv1.PluginDescription{
@@ -174,6 +178,7 @@ func newService(log *slog.Logger, plugins []Plugin) (*service, error) {
 			Depends: &pluginv1.Dependencies{
 				Requested: p.Depends.Requested, Pods: p.Depends.Pods, Objects: p.Depends.Objects, Pod: p.Depends.Pod, Milliseconds: p.Depends.Holds.Milliseconds(),
 			},
+			Reserves: p.Reserve != nil, Permits: p.Permit != nil, PreBinds: p.PreBind != nil, PostBinds: p.PostBind != nil,
 		})
 	}
 	return s, nil

@@ -15,11 +15,28 @@ import (
 
 // session is what one stream has told. One goroutine changes it, the stream's, and never while others judge by it.
 type session struct {
-	plugins  map[string]*Plugin               // of the process, by name
-	profiles map[string]map[string]configured // of a profile, those that have arguments
-	kinds    map[int32]*Kind
-	nodes    map[int32]*Node
-	last     int64 // request
+	*profiles
+	kinds map[int32]*Kind
+	nodes map[int32]*Node
+	last  int64 // request
+}
+
+// profiles are the plugins of the process, as they are for each profile.
+type profiles struct {
+	plugins map[string]*Plugin               // by name
+	with    map[string]map[string]configured // of a profile, those that have arguments
+}
+
+func newProfiles(plugins map[string]*Plugin) *profiles {
+	return &profiles{plugins: plugins, with: make(map[string]map[string]configured)}
+}
+
+// find returns a plugin as it is for a profile, or what is wrong with its arguments.
+func (p *profiles) find(schedulerName, plugin string) (*Plugin, error) {
+	if with, ok := p.with[schedulerName][plugin]; ok {
+		return with.plugin, with.err
+	}
+	return p.plugins[plugin], nil
 }
 
 // configured is a plugin with the arguments of a profile, or what is wrong with these.
@@ -29,9 +46,7 @@ type configured struct {
 }
 
 func newSession(plugins map[string]*Plugin) *session {
-	return &session{
-		plugins: plugins, profiles: make(map[string]map[string]configured), kinds: make(map[int32]*Kind), nodes: make(map[int32]*Node),
-	}
+	return &session{profiles: newProfiles(plugins), kinds: make(map[int32]*Kind), nodes: make(map[int32]*Node)}
 }
 
 // invalid says what is wrong with a field of a request. The stream ends with it.
@@ -46,10 +61,8 @@ func (s *session) fold(req *pluginv1.JudgeRequest) error {
 		return invalid(fmt.Sprintf("%d: want %d", req.GetId(), s.last+1), "id")
 	}
 	s.last = req.GetId()
-	for i, profile := range req.GetProfiles() {
-		if err := s.setProfile(i, profile); err != nil {
-			return err
-		}
+	if err := s.tell(s.last, req.GetProfiles()); err != nil {
+		return err
 	}
 	for i, id := range req.GetForgottenNodes() {
 		if s.nodes[id] == nil {
@@ -74,25 +87,28 @@ func (s *session) fold(req *pluginv1.JudgeRequest) error {
 	return nil
 }
 
-func (s *session) setProfile(i int, profile *pluginv1.Profile) error {
-	if s.last != 1 {
+// tell takes up the profiles that a request tells.
+func (p *profiles) tell(request int64, told []*pluginv1.Profile) error {
+	if request != 1 && len(told) > 0 {
 		return invalid("profiles are told in the first request only", "profiles")
 	}
-	name := profile.GetSchedulerName()
-	if s.profiles[name] != nil {
-		return invalid(fmt.Sprintf("%q: it is told twice", name), "profiles[%d].scheduler_name", i)
-	}
-	s.profiles[name] = make(map[string]configured)
-	for k, arguments := range profile.GetArguments() {
-		p := s.plugins[arguments.GetPlugin()]
-		if p == nil {
-			return invalid(fmt.Sprintf("there is no plugin %q", arguments.GetPlugin()), "profiles[%d].arguments[%d].plugin", i, k)
+	for i, profile := range told {
+		name := profile.GetSchedulerName()
+		if p.with[name] != nil {
+			return invalid(fmt.Sprintf("%q: it is told twice", name), "profiles[%d].scheduler_name", i)
 		}
-		made, err := p.configure(arguments.GetJson())
-		if err != nil {
-			err = fmt.Errorf("plugin %s: its arguments in profile %s: %w", p.Name, name, err)
+		p.with[name] = make(map[string]configured)
+		for k, arguments := range profile.GetArguments() {
+			plugin := p.plugins[arguments.GetPlugin()]
+			if plugin == nil {
+				return invalid(fmt.Sprintf("there is no plugin %q", arguments.GetPlugin()), "profiles[%d].arguments[%d].plugin", i, k)
+			}
+			made, err := plugin.configure(arguments.GetJson())
+			if err != nil {
+				err = fmt.Errorf("its arguments in profile %s: %w", name, err)
+			}
+			p.with[name][plugin.Name] = configured{made, err}
 		}
-		s.profiles[name][p.Name] = configured{made, err}
 	}
 	return nil
 }
@@ -108,8 +124,8 @@ func (p *Plugin) configure(arguments json.RawMessage) (with *Plugin, err error) 
 		}
 	}()
 	made, err := p.Configure(arguments)
-	if err == nil && ((made.Filter == nil) != (p.Filter == nil) || (made.Score == nil) != (p.Score == nil)) {
-		err = errors.New("with them it filters or scores, and without it does not, or the other way round")
+	if err == nil && !made.like(p) {
+		err = errors.New("with them it has other functions than without")
 	}
 	return &made, err
 }
@@ -186,14 +202,11 @@ func (s *session) question(i int, asked *pluginv1.Question) (*question, error) {
 		return nil, invalid(fmt.Sprintf("there is no kind %d", asked.GetKind()), "questions[%d].kind", i)
 	}
 	find := func(name string) *Plugin {
-		with, ok := s.profiles[q.kind.SchedulerName][name]
-		if !ok {
-			return s.plugins[name]
+		p, err := s.find(q.kind.SchedulerName, name)
+		if err != nil && q.err == nil {
+			q.err = fmt.Errorf("plugin %s: %w", name, err)
 		}
-		if with.err != nil && q.err == nil {
-			q.err = with.err
-		}
-		return with.plugin
+		return p
 	}
 	for k, name := range asked.GetFilters() {
 		if p := s.plugins[name]; p == nil || p.Filter == nil {

@@ -144,8 +144,9 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 		MaxUnschedulableSeconds: int64(f.unschedulable / time.Second),
 		PreemptionSeesVolumes:   f.seesVolumes,
 	}
-	f.cluster.BindTimeouts, f.cluster.Extenders, f.cluster.PluginArguments, f.cluster.Candidates = f.completed.BindTimeouts, f.completed.Config.Extenders, f.completed.Arguments, f.completed.Candidates
-	f.unused = config.Unused(f.cluster.PluginServices, f.completed.Profiles)
+	f.cluster.BindTimeouts, f.cluster.Extenders, f.cluster.Candidates = f.completed.BindTimeouts, f.completed.Config.Extenders, f.completed.Candidates
+	f.cluster.PluginArguments, f.cluster.PluginSteps = f.completed.Arguments, f.completed.Steps
+	f.unused = config.Unused(f.cluster.PluginServices, f.completed.Profiles, f.completed.Steps)
 	if len(f.cluster.Extenders) > 0 && f.cluster.Source != "kube" {
 		return fmt.Errorf("--config: %s: extenders: they are sent the objects of an API server, and --source=%s has none: want --source=kube", f.configFile, f.cluster.Source)
 	}

@@ -36,7 +36,8 @@ func pluginTestCommand() *cobra.Command {
 		Short: "Ask a process with plugins what Berth would, and say of each case whether it answers as it has to",
 		Long: "Test asks the process at an address, host:port or unix:///path, about nodes and pods that are made up, or in a file. It knows\n" +
 			"nothing of what the plugins are for: whatever it has told, in whatever order, answers have to be those to a new stream that\n" +
-			"is told the outcome. It fails if any case does. docs/plugins.md tells how plugins are written.",
+			"is told the outcome. Plugins that take steps are told of placements of such pods, also that they are bound, though none is.\n" +
+			"It fails if any case does. docs/plugins.md tells how plugins are written.",
 		Example: "  berth plugin test 127.0.0.1:7200\n" +
 			"  kubectl get pods,nodes -A -o json > objects.json && berth plugin test 127.0.0.1:7200 --objects objects.json\n" +
 			"  berth plugin test gpu:7200 --tls-cert certs/operator.crt --tls-key certs/operator.key --tls-ca certs/ca.crt",

@@ -23,6 +23,8 @@ type Completed struct {
 	BindTimeouts map[string]time.Duration
 	// Arguments are those of plugins of services, as far as they run.
 	Arguments Arguments
+	// Steps are those that profiles have plugins of services take, by scheduler name.
+	Steps map[string]Steps
 	// Candidates say, likewise, how many nodes extenders are told of at least that have a say in preemption.
 	Candidates map[string]engine.CandidateNodes
 	// Notes say what is set in the configuration and means nothing to Berth.
@@ -44,7 +46,7 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 	if err := validate(cfg, options); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
 	}
-	out := Completed{Config: cfg, Notes: notes(written), BindTimeouts: make(map[string]time.Duration), Arguments: make(Arguments), Candidates: make(map[string]engine.CandidateNodes)}
+	out := Completed{Config: cfg, Notes: notes(written), BindTimeouts: make(map[string]time.Duration), Arguments: make(Arguments), Steps: make(map[string]Steps), Candidates: make(map[string]engine.CandidateNodes)}
 	var errs []error
 	for _, err := range extenderErrors(field.NewPath("extenders"), cfg.Extenders) {
 		errs = append(errs, err)
@@ -65,6 +67,9 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 		keepUsedArgs(p)
 		if args := options.argumentsOf(p); len(args) > 0 {
 			out.Arguments[*p.SchedulerName] = args
+		}
+		if steps, any := options.stepsOf(r); any {
+			out.Steps[*p.SchedulerName] = steps
 		}
 	}
 	if err := out.Arguments.check(); err != nil {

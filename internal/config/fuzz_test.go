@@ -121,7 +121,7 @@ func FuzzDecodePluginServices(f *testing.F) {
 				t.Errorf("%s, of %v, is not where it runs", name, points)
 			}
 		}
-		if unused := config.Unused(services, c.Profiles); len(unused) > 0 {
+		if unused := config.Unused(services, c.Profiles, c.Steps); len(unused) > 0 {
 			t.Errorf("unused: %q", unused)
 		}
 	})

@@ -34,6 +34,8 @@ type PluginService struct {
 	Plugins []ServicePlugin `json:"plugins"`
 	// Timeout is how long an answer may take: above 0, a minute at most; 1s if the file does not say.
 	Timeout metav1.Duration `json:"timeout"`
+	// PreBindTimeout is how long what plugins do before a bind may take: above 0, an hour at most; 10m if the file does not say.
+	PreBindTimeout metav1.Duration `json:"preBindTimeout"`
 	// Ignorable says that it is passed over when it fails. Else attempts of pods that need it fail.
 	Ignorable bool `json:"ignorable"`
 	// Objects says that it is sent Kubernetes' objects, if its plugins depend on them: of pods and nodes, all that the API server has. With a cluster that has one.
@@ -48,7 +50,7 @@ type PluginService struct {
 type ServicePlugin struct {
 	// Name is what profiles, verdicts and metrics call it: a qualified name as of a label, of no other plugin of any service, nor of kube-scheduler's or Berth's own.
 	Name string `json:"name"`
-	// Points are where it runs, "filter" and "score", in any order: one at least.
+	// Points are where it runs, in any order: one at least of filter, score, reserve, permit, preBind and postBind.
 	Points []string `json:"points"`
 }
 
@@ -73,12 +75,14 @@ const (
 	maxServicePlugins = 64 // as berth.plugin.v1 says
 	servicesTimeout   = time.Second
 	maxTimeout        = time.Minute
+	preBindTimeout    = 10 * time.Minute // as VolumeBinding's
+	maxPreBindTimeout = time.Hour
 	// maxArguments is how many bytes the arguments of all plugins of services may have: they are sent in one request, of at most 16 MiB.
 	maxArguments = 1 << 20
 )
 
 // servicePoints are the points that a plugin of a service can have.
-var servicePoints = []string{"filter", "score"}
+var servicePoints = []string{"filter", "score", "reserve", "permit", "preBind", "postBind"}
 
 // servicesFile is a file of plugin services.
 type servicesFile struct {
@@ -90,7 +94,8 @@ type servicesFile struct {
 // writtenService is a PluginService as it is written.
 type writtenService struct {
 	PluginService
-	Timeout *string `json:"timeout"` // nil: it is not said
+	Timeout        *string `json:"timeout"` // nil: it is not said
+	PreBindTimeout *string `json:"preBindTimeout"`
 }
 
 // DecodePluginServices returns the services of a file in YAML or JSON, with their defaults. The error names every field that is wrong, but for those behind the
@@ -156,11 +161,22 @@ func checkServices(written []writtenService) ([]PluginService, error) {
 		names[s.Name] = true
 		add(checkPlugins(at.Child("plugins"), s.Plugins, plugins)...)
 		add(checkConnection(at, &s)...)
-		s.Timeout.Duration = servicesTimeout
-		if text := written[i].Timeout; text != nil {
+		s.Timeout.Duration, s.PreBindTimeout.Duration = servicesTimeout, preBindTimeout
+		for _, d := range []struct {
+			name, want string
+			text       *string
+			to         *time.Duration
+			most       time.Duration
+		}{
+			{"timeout", "want a duration such as 500ms, above 0 and no more than 60s", written[i].Timeout, &s.Timeout.Duration, maxTimeout},
+			{"preBindTimeout", "want a duration such as 5m, above 0 and no more than 1h", written[i].PreBindTimeout, &s.PreBindTimeout.Duration, maxPreBindTimeout},
+		} {
+			if d.text == nil {
+				continue
+			}
 			var err error
-			if s.Timeout.Duration, err = time.ParseDuration(*text); err != nil || s.Timeout.Duration <= 0 || s.Timeout.Duration > maxTimeout {
-				add(field.Invalid(at.Child("timeout"), *text, "want a duration such as 500ms, above 0 and no more than 60s"))
+			if *d.to, err = time.ParseDuration(*d.text); err != nil || *d.to <= 0 || *d.to > d.most {
+				add(field.Invalid(at.Child(d.name), *d.text, d.want))
 			}
 		}
 		out = append(out, s)
@@ -254,9 +270,17 @@ func PluginsOf(services []PluginService) map[string][]string {
 	return out
 }
 
-// Unused says of each service of which no profile has a plugin that it is of no use.
-func Unused(services []PluginService, profiles []cluster.Profile) (notes []string) {
+// Unused says of each service of which no profile has a plugin that it is of no use. steps are those of profiles, by scheduler name.
+func Unused(services []PluginService, profiles []cluster.Profile, steps map[string]Steps) (notes []string) {
 	used := foreign(profiles)
+	if used == nil {
+		used = make(map[string][]string)
+	}
+	for _, s := range steps {
+		for _, name := range slices.Concat(s.Reserve, s.Permit, s.PreBind, s.PostBind) {
+			used[name] = servicePoints
+		}
+	}
 	for _, s := range services {
 		if !slices.ContainsFunc(s.Plugins, func(p ServicePlugin) bool { return used[p.Name] != nil }) {
 			notes = append(notes, fmt.Sprintf("the plugin service %s is not used: no profile enables a plugin of it", s.Name))
@@ -286,6 +310,18 @@ func foreign(profiles []cluster.Profile) (out map[string][]string) {
 		}
 	}
 	return out
+}
+
+// Steps are the plugins of services that a profile has between the choice of a node and the bind, by point, in order.
+type Steps struct{ Reserve, Permit, PreBind, PostBind []string }
+
+// stepsOf returns the steps that a profile has plugins of services take, false if there are none.
+func (o Options) stepsOf(r resolved) (out Steps, any bool) {
+	of := func(point string) []string {
+		return slices.DeleteFunc(slices.Clone(r.at[point]), func(name string) bool { return o.Plugins[name] == nil })
+	}
+	out = Steps{of("reserve"), of("permit"), of("preBind"), of("postBind")}
+	return out, len(out.Reserve)+len(out.Permit)+len(out.PreBind)+len(out.PostBind) > 0
 }
 
 // Arguments are those of plugins of services, in JSON, by scheduler name and plugin. One that is given none is not there.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -27,8 +28,9 @@ services:
   plugins:
   - name: GPUModel
     points: [filter, score]
-  - {name: example.com/Licences, points: [filter]}
+  - {name: example.com/Licences, points: [filter, reserve, permit, preBind, postBind]}
   timeout: 250ms
+  preBindTimeout: 1h
   ignorable: true
   tls: {ca: ca.pem, cert: berth.pem, key: berth.key, serverName: gpu.internal}
 - name: price
@@ -50,12 +52,12 @@ func TestAFileOfPluginServicesIsReadWhole(t *testing.T) {
 	}
 	want := []config.PluginService{
 		{
-			Name: "gpu", Address: "gpu.example:9000", Timeout: duration(250 * time.Millisecond), Ignorable: true,
-			Plugins: []config.ServicePlugin{{Name: "GPUModel", Points: []string{"filter", "score"}}, {Name: "example.com/Licences", Points: []string{"filter"}}},
+			Name: "gpu", Address: "gpu.example:9000", Timeout: duration(250 * time.Millisecond), PreBindTimeout: duration(time.Hour), Ignorable: true,
+			Plugins: []config.ServicePlugin{{Name: "GPUModel", Points: []string{"filter", "score"}}, {Name: "example.com/Licences", Points: []string{"filter", "reserve", "permit", "preBind", "postBind"}}},
 			TLS:     &config.PluginTLS{CA: "ca.pem", Cert: "berth.pem", Key: "berth.key", ServerName: "gpu.internal"},
 		},
-		{Name: "price", Address: "unix:///run/price.sock", Timeout: duration(time.Second), Plugins: []config.ServicePlugin{{Name: "Price", Points: []string{"score"}}}},
-		{Name: "remote", Address: "192.0.2.1:9000", Timeout: duration(time.Minute), Insecure: true, Plugins: []config.ServicePlugin{{Name: "Remote", Points: []string{"score", "filter"}}}},
+		{Name: "price", Address: "unix:///run/price.sock", Timeout: duration(time.Second), PreBindTimeout: duration(10 * time.Minute), Plugins: []config.ServicePlugin{{Name: "Price", Points: []string{"score"}}}},
+		{Name: "remote", Address: "192.0.2.1:9000", Timeout: duration(time.Minute), PreBindTimeout: duration(10 * time.Minute), Insecure: true, Plugins: []config.ServicePlugin{{Name: "Remote", Points: []string{"score", "filter"}}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("services (-want +got):\n%s", diff)
@@ -125,6 +127,7 @@ func TestWhatIsWrongWithPluginServicesIsNamed(t *testing.T) {
 		{"timeout 0", service("address: 'unix:///a', timeout: 0s"), `services[0].timeout: Invalid value: "0s": want a duration such as 500ms, above 0 and no more than 60s`},
 		{"a negative timeout", service("address: 'unix:///a', timeout: -1s"), `services[0].timeout: Invalid value: "-1s"`},
 		{"a long timeout", service("address: 'unix:///a', timeout: 61s"), `services[0].timeout: Invalid value: "61s"`},
+		{"a long preBindTimeout", service("address: 'unix:///a', preBindTimeout: 61m"), `services[0].preBindTimeout: Invalid value: "61m": want a duration such as 5m, above 0 and no more than 1h`},
 		{"no duration", service("address: 'unix:///a', timeout: soon"), `services[0].timeout: Invalid value: "soon"`},
 		{"a number", service("address: 'unix:///a', timeout: 5"), "services.timeout of type string"},
 
@@ -140,8 +143,8 @@ func TestWhatIsWrongWithPluginServicesIsNamed(t *testing.T) {
 		{"a plugin twice", plugins("[{name: A, points: [score]}, {name: A, points: [filter]}]"), `services[0].plugins[1].name: Duplicate value: "A"`},
 		{"a plugin of two services", servicesHeader + "services: [{name: a, address: 'unix:///a', plugins: [{name: A, points: [score]}]}, {name: b, address: 'unix:///a', plugins: [{name: A, points: [score]}]}]",
 			`services[1].plugins[0].name: Duplicate value: "A"`},
-		{"no points", plugins("[{name: A}]"), "services[0].plugins[0].points: Required value: want at least one of filter, score"},
-		{"another point", plugins("[{name: A, points: [score, permit]}]"), `services[0].plugins[0].points[1]: Unsupported value: "permit": supported values: "filter", "score"`},
+		{"no points", plugins("[{name: A}]"), "services[0].plugins[0].points: Required value: want at least one of filter, score, reserve, permit, preBind, postBind"},
+		{"another point", plugins("[{name: A, points: [score, bind]}]"), `services[0].plugins[0].points[1]: Unsupported value: "bind": supported values: "filter", "score", "reserve", "permit", "preBind", "postBind"`},
 		{"all points", plugins("[{name: A, points: [multiPoint]}]"), `services[0].plugins[0].points[0]: Unsupported value: "multiPoint"`},
 		{"a point twice", plugins("[{name: A, points: [score, filter, score]}]"), `services[0].plugins[0].points[2]: Duplicate value: "score"`},
 
@@ -309,6 +312,7 @@ func TestAServiceOfWhichNoProfileHasAPluginIsUnused(t *testing.T) {
 	}{
 		{"", []string{"gpu", "price", "remote"}},
 		{profile("{filter: {enabled: [{name: example.com/Licences}]}}", "[{name: Remote, args: {}}]"), []string{"price", "remote"}},
+		{profile("{permit: {enabled: [{name: example.com/Licences}]}}", "[]"), []string{"price", "remote"}},
 		{"profiles: [{schedulerName: a, plugins: {score: {enabled: [{name: GPUModel}]}}}, {schedulerName: b, plugins: {multiPoint: {enabled: [{name: Price}, {name: Remote}]}}}]", nil},
 	} {
 		c, err := completeWith(withServices(t), tt.body)
@@ -319,9 +323,34 @@ func TestAServiceOfWhichNoProfileHasAPluginIsUnused(t *testing.T) {
 		for _, name := range tt.want {
 			want = append(want, "the plugin service "+name+" is not used: no profile enables a plugin of it")
 		}
-		if diff := cmp.Diff(want, config.Unused(services, c.Profiles)); diff != "" || c.Notes != nil {
+		if diff := cmp.Diff(want, config.Unused(services, c.Profiles, c.Steps)); diff != "" || c.Notes != nil {
 			t.Errorf("%s: notes %q (-want +got)\n%s", tt.body, c.Notes, diff)
 		}
+	}
+}
+
+// What profiles have services do between the choice of a node and the bind is told apart from what others have to know of them.
+func TestTheStepsOfPluginsOfServices(t *testing.T) {
+	for _, tt := range []struct {
+		plugins string
+		want    map[string]config.Steps
+	}{
+		{"{filter: {enabled: [{name: GPUModel}]}}", map[string]config.Steps{}},
+		{"{permit: {enabled: [{name: example.com/Licences}]}}", map[string]config.Steps{"default-scheduler": {Permit: []string{"example.com/Licences"}}}},
+		{"{multiPoint: {enabled: [{name: example.com/Licences}]}, preBind: {disabled: [{name: example.com/Licences}]}}", map[string]config.Steps{"default-scheduler": {
+			Reserve: []string{"example.com/Licences"}, Permit: []string{"example.com/Licences"}, PostBind: []string{"example.com/Licences"},
+		}}},
+	} {
+		c, err := completeWith(withServices(t), profile(tt.plugins, "[]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, c.Steps, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.plugins, diff)
+		}
+	}
+	if _, err := completeWith(withServices(t), profile("{reserve: {enabled: [{name: GPUModel}]}}", "[]")); err == nil || !strings.Contains(err.Error(), "plugin does not extend ReservePlugin") {
+		t.Errorf("a point that the plugin does not have: %v", err)
 	}
 }
 
@@ -332,7 +361,7 @@ func TestTheOptionsOfProfilesKnowThePluginsOfServicesThatTheyHave(t *testing.T) 
 		t.Fatal(err)
 	}
 	options := config.OptionsOf(c.Profiles)
-	if both := []string{"filter", "score"}; !cmp.Equal(map[string][]string{"GPUModel": both, "Price": both}, options.Plugins) {
+	if all := []string{"filter", "score", "reserve", "permit", "preBind", "postBind"}; !cmp.Equal(map[string][]string{"GPUModel": all, "Price": all}, options.Plugins) {
 		t.Errorf("plugins %v", options.Plugins)
 	}
 	again, err := completeWith(options, profile("{multiPoint: {enabled: [{name: Price, weight: 9}]}, score: {enabled: [{name: GPUModel}]}}", "[{name: GPUModel, args: {}}]"))

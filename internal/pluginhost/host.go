@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,8 +29,8 @@ type Service struct {
 	Profile string
 	// Conn is how it is reached. It does not wait for a service that is away. Whoever closes it ends the session.
 	Conn grpc.ClientConnInterface
-	// Timeout is how long one call may take.
-	Timeout time.Duration
+	// Timeout is how long one call may take, but for what is done before a bind: PreBindTimeout.
+	Timeout, PreBindTimeout time.Duration
 	// Ignorable says that a pod is placed without it if it fails. Else the attempt fails.
 	Ignorable bool
 	// Objects says that it may be sent Kubernetes' objects.
@@ -39,8 +40,11 @@ type Service struct {
 // Plugin is a plugin of a service.
 type Plugin struct {
 	Name            string
-	Filters, Scores bool // at which points it may be used
+	Filters, Scores bool // it may be used for that
 }
+
+// Steps are the plugins of services that a profile has between the choice of a node and the bind, by point, in order.
+type Steps struct{ Reserve, Permit, PreBind, PostBind []string }
 
 // Objects are those of a source.
 type Objects interface {
@@ -55,9 +59,11 @@ type Config struct {
 	Profiles []cluster.Profile
 	// Arguments are those of plugins of services, in JSON, by scheduler name and plugin.
 	Arguments map[string]map[string][]byte
-	Objects   Objects               // required if some service may be sent objects
-	Log       *slog.Logger          // required
-	Metrics   prometheus.Registerer // nil keeps none
+	// Steps are those of profiles, by scheduler name. Those that have none are not there.
+	Steps   map[string]Steps
+	Objects Objects               // required if some service may be sent objects
+	Log     *slog.Logger          // required
+	Metrics prometheus.Registerer // nil keeps none
 }
 
 // MaxServices is how many services a Host may have.
@@ -77,20 +83,24 @@ func (s Set) Each() iter.Seq[int] {
 	}
 }
 
-// Host has the services of a configuration. Its methods are safe for concurrent use, but a service may be asked by one Asking at a time: whoever calls sees to that.
+// Host has the services of a configuration. Its methods are safe for concurrent use, but a service may be asked by one [Asking] at a time, and one step of a placement
+// may be under way: whoever calls sees to that.
 type Host struct {
 	services []*service
 	uses     map[string][]use // by scheduler name, in the order in which services are asked
 	objects  Objects
 	log      *slog.Logger
+	standing atomic.Pointer[standing]
 }
 
 // use is what a profile has a service do.
 type use struct {
 	service         int
 	filters, scores []string
-	weights         []int64  // of scores
-	own             []scorer // that normalise their scores themselves: those that [use.of] has taken out of scores
+	weights         []int64         // of scores
+	own             []scorer        // that normalise their scores themselves: those that [use.of] has taken out of scores
+	steps           [steps][]string // the plugins of each step
+	first           [steps]int      // in the profile's order, of the first of these
 }
 
 // scorer is a plugin that scores, and how much that weighs.
@@ -101,7 +111,7 @@ type scorer struct {
 
 // of returns the use with those apart that normalise their scores themselves, as they are described.
 func (u use) of(plugins map[string]*pluginv1.PluginDescription) use {
-	out := use{service: u.service, filters: u.filters}
+	out := use{service: u.service, filters: u.filters, steps: u.steps, first: u.first}
 	for n, name := range u.scores {
 		if plugins[name].GetNormalization() == pluginv1.Normalization_NORMALIZATION_OWN {
 			out.own = append(out.own, scorer{name, u.weights[n]})
@@ -121,6 +131,9 @@ func (u *use) names() []string {
 	return names
 }
 
+// judges reports whether it is asked which nodes, and has a session for that.
+func (u *use) judges() bool { return len(u.filters)+len(u.scores) > 0 }
+
 // New returns a host that has called nobody yet.
 func New(cfg Config) (*Host, error) {
 	if n := len(cfg.Services); n > MaxServices {
@@ -136,11 +149,14 @@ func New(cfg Config) (*Host, error) {
 		if s.Objects && cfg.Objects == nil {
 			return nil, fmt.Errorf("plugin service %q: there are no Kubernetes objects to send: they take --source=kube", s.Name)
 		}
-		h.services = append(h.services, &service{Service: s, limits: defaultLimits, clock: func() time.Duration { return time.Since(began) }, metrics: metrics.of(s.Name), log: cfg.Log.With("service", s.Name)})
+		h.services = append(h.services, &service{
+			Service: s, limits: defaultLimits, clock: func() time.Duration { return time.Since(began) }, metrics: metrics.of(s.Name), log: cfg.Log.With("service", s.Name),
+			host: h, placing: placing{beginning: make(chan struct{}, 1)},
+		})
 	}
 	for i := range cfg.Profiles {
 		p := &cfg.Profiles[i]
-		if uses := usesOf(p, cfg.Services); len(uses) > 0 {
+		if uses := usesOf(p, cfg.Steps[p.SchedulerName], cfg.Services); len(uses) > 0 {
 			h.uses[p.SchedulerName] = uses
 			for _, u := range uses {
 				s := h.services[u.service]
@@ -153,7 +169,7 @@ func New(cfg Config) (*Host, error) {
 }
 
 // usesOf returns what a profile has services do: the one whose filter comes first is asked first.
-func usesOf(p *cluster.Profile, services []Service) (uses []use) {
+func usesOf(p *cluster.Profile, taken Steps, services []Service) (uses []use) {
 	of := make(map[string]int) // the service of a plugin
 	for i, s := range services {
 		for _, plugin := range s.Plugins {
@@ -181,6 +197,20 @@ func usesOf(p *cluster.Profile, services []Service) (uses []use) {
 			u.scores, u.weights = append(u.scores, w.Name), append(u.weights, w.Weight)
 		}
 	}
+	for step, names := range [steps][]string{reserve: taken.Reserve, unreserve: taken.Reserve, permit: taken.Permit, preBind: taken.PreBind, postBind: taken.PostBind} {
+		for k, name := range names {
+			if i, ok := of[name]; ok {
+				u := at(i)
+				if len(u.steps[step]) == 0 {
+					u.first[step] = k
+				}
+				u.steps[step] = append(u.steps[step], name)
+			}
+		}
+	}
+	for i := range uses {
+		slices.Reverse(uses[i].steps[unreserve]) // as kube-scheduler does
+	}
 	return uses
 }
 
@@ -194,10 +224,12 @@ func toldProfile(schedulerName string, plugins []Plugin, arguments map[string][]
 	return out
 }
 
-// Asked returns the services that are to be asked about pods of a scheduler name.
+// Asked returns the services that are to be asked about pods of a scheduler name, one after the other: where these go, or whether they may be placed there.
 func (h *Host) Asked(schedulerName string) (set Set) {
 	for _, u := range h.uses[schedulerName] {
-		set |= 1 << u.service
+		if u.judges() || len(u.steps[reserve])+len(u.steps[permit]) > 0 {
+			set |= 1 << u.service
+		}
 	}
 	return set
 }
@@ -218,10 +250,20 @@ func (h *Host) Len() int { return len(h.services) }
 // End ends the session with a service, by its place. Nobody asks it meanwhile.
 func (h *Host) End(i int) { h.services[i].end() }
 
+// EndPlacing ends the streams of placements of an epoch, or an earlier one: no step is taken in it any more.
+func (h *Host) EndPlacing(epoch cluster.Epoch) {
+	for _, s := range h.services {
+		s.endPlacing(epoch)
+	}
+}
+
 // Longest returns how long it takes at most to ask the services of a set about a pod, if all nodes fit a request.
 func (h *Host) Longest(set Set) (long time.Duration) {
 	for i := range set.Each() {
 		long += 3 * h.services[i].Timeout // to describe, to begin a session, and to ask
+		if h.services[i].takes() {
+			long += 4 * h.services[i].Timeout // to describe, to begin to place, to reserve and to permit
+		}
 	}
 	return long
 }
@@ -230,6 +272,9 @@ func (h *Host) Longest(set Set) (long time.Duration) {
 func (h *Host) Begin(ctx context.Context, epoch cluster.Epoch, schedulerName string) (*Asking, error) {
 	k := &Asking{host: h, at: time.Duration(-1)}
 	for _, u := range h.uses[schedulerName] {
+		if !u.judges() {
+			continue
+		}
 		s := h.services[u.service]
 		if err := s.begin(ctx, epoch); err != nil {
 			if err := k.skip(ctx, s, err); err != nil {

@@ -21,7 +21,7 @@ type serviceMetrics struct {
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_plugin_service_call_seconds", Help: "Time of one call to a plugin service, by its name, by what it was (begin, judge), and whether it has answered (ok, failed).",
+			Name: "berth_plugin_service_call_seconds", Help: "Time of one call to a plugin service, by its name, by what it was (begin, judge, begin_placing, or a step of a placement), and whether it has answered (ok, failed).",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 18),
 		}, []string{"service", "call", "result"}),
 		judged: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -1,13 +1,11 @@
 package pluginhost
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -49,6 +47,9 @@ type service struct {
 	ended   time.Duration // when a good session has ended last, by clock; 0: none has
 	perNode time.Duration // that it takes, as it was when it was paced, by clock
 	paced   time.Duration
+
+	host    *Host
+	placing placing
 }
 
 // begin has a session for an epoch, the one that there is or another.
@@ -86,15 +87,10 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 	if err != nil {
 		return err
 	}
-	within, cancel := context.WithCancelCause(context.Background()) // it is of no call
-	late := time.AfterFunc(s.Timeout, func() { cancel(errLate) })
-	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	stream, err := pluginv1.NewPluginServiceClient(s.Conn).Judge(within, grpc.MaxCallRecvMsgSize(largest), grpc.MaxCallSendMsgSize(largest)) // a server may let nobody begin one
-	if inTime, wanted := late.Stop(), stop(); !inTime || !wanted {
-		err = cmp.Or(context.Cause(within), context.Cause(ctx), errLate)
-	}
+	within, cancel, stream, err := open(ctx, s.Timeout, func(ctx context.Context) (pluginv1.PluginService_JudgeClient, error) {
+		return pluginv1.NewPluginServiceClient(s.Conn).Judge(ctx, grpc.MaxCallRecvMsgSize(largest), grpc.MaxCallSendMsgSize(largest))
+	})
 	if err != nil {
-		cancel(err)
 		return fmt.Errorf("begin a session: %w", short(err))
 	}
 	s.session = newSession(&s.limits, epoch, plugins)
@@ -252,17 +248,23 @@ func (s *service) check(d *pluginv1.DescribeResponse) (map[string]*pluginv1.Plug
 	}
 	used := make(map[string]*pluginv1.PluginDescription)
 	for _, u := range s.used {
-		for _, name := range slices.Concat(u.filters, u.scores) {
-			used[name] = plugins[name]
-		}
-		for _, name := range u.filters {
-			if !plugins[name].GetFilters() {
-				return nil, fmt.Errorf("%w: profiles have plugin %q filter nodes, and the service describes none of that name that does", errConfig, name)
-			}
-		}
-		for _, name := range u.scores {
-			if !plugins[name].GetScores() {
-				return nil, fmt.Errorf("%w: profiles have plugin %q score nodes, and the service describes none of that name that does", errConfig, name)
+		for _, point := range []struct {
+			does  string
+			names []string
+			has   func(*pluginv1.PluginDescription) bool
+		}{
+			{"filter nodes", u.filters, (*pluginv1.PluginDescription).GetFilters},
+			{"score nodes", u.scores, (*pluginv1.PluginDescription).GetScores},
+			{"reserve", u.steps[reserve], (*pluginv1.PluginDescription).GetReserves},
+			{"permit", u.steps[permit], (*pluginv1.PluginDescription).GetPermits},
+			{"act before a bind", u.steps[preBind], (*pluginv1.PluginDescription).GetPreBinds},
+			{"act behind a bind", u.steps[postBind], (*pluginv1.PluginDescription).GetPostBinds},
+		} {
+			for _, name := range point.names {
+				used[name] = plugins[name]
+				if !point.has(plugins[name]) {
+					return nil, fmt.Errorf("%w: profiles have plugin %q %s, and the service describes none of that name that does", errConfig, name, point.does)
+				}
 			}
 		}
 	}

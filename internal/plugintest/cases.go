@@ -20,28 +20,43 @@ const few, many = 12, 5000
 
 // testCase is what is expected, and how it is found out.
 type testCase struct {
-	want     string
-	compares bool // answers with others: plugins whose answers depend on what Berth does not know of are left out
-	run      func(s *suite, ctx context.Context) (note string, err error)
+	want  string
+	about about
+	run   func(s *suite, ctx context.Context) (note string, err error)
 }
+
+// about is what a case is about.
+type about int
+
+const (
+	questions about = iota // answers to them
+	compared               // answers with others: plugins whose answers depend on what Berth does not know of are left out
+	steps                  // of placements
+)
 
 // cases are all but Describe, in the order in which they are tried: the plainest first.
 var cases = []testCase{
-	{"each request gets one response with its id, in order", false, (*suite).responses},
-	{"each question gets one answer, in order", false, (*suite).answers},
-	{"verdicts are none, or one for each node, and name a refusal or 0", false, (*suite).verdicts},
-	{"refusals name a filter of the question, and a reason of 1 KiB at most", false, (*suite).refusals},
-	{"scores are one for each node, from 0 to 100, of each plugin that is asked", false, (*suite).scores},
-	{"what is asked again is answered as before", true, (*suite).again},
-	{"filters and scores are asked in the order of the question, and no others", true, (*suite).order},
-	{"the id of a forgotten node is another's, in the same request", true, (*suite).reusedNodes},
-	{"the id of a forgotten kind is another's, in the same request, and a kind that is told again is what it is now", true, (*suite).reusedKinds},
-	{"a node that is told without spec is what it was", true, (*suite).keptSpec},
-	{"pods come to nodes, and leave", true, (*suite).pods},
-	{"a stream that breaks off leaves nothing to the next one", true, (*suite).broken},
-	{"several streams at a time know nothing of each other", true, (*suite).streams},
-	{"a request of 16 MiB is taken", false, (*suite).large},
-	{fmt.Sprintf("%d nodes are answered in time", many), false, (*suite).many},
+	{"each request gets one response with its id, in order", questions, (*suite).responses},
+	{"each question gets one answer, in order", questions, (*suite).answers},
+	{"verdicts are none, or one for each node, and name a refusal or 0", questions, (*suite).verdicts},
+	{"refusals name a filter of the question, and a reason of 1 KiB at most", questions, (*suite).refusals},
+	{"scores are one for each node, from 0 to 100, of each plugin that is asked", questions, (*suite).scores},
+	{"what is asked again is answered as before", compared, (*suite).again},
+	{"filters and scores are asked in the order of the question, and no others", compared, (*suite).order},
+	{"the id of a forgotten node is another's, in the same request", compared, (*suite).reusedNodes},
+	{"the id of a forgotten kind is another's, in the same request, and a kind that is told again is what it is now", compared, (*suite).reusedKinds},
+	{"a node that is told without spec is what it was", compared, (*suite).keptSpec},
+	{"pods come to nodes, and leave", compared, (*suite).pods},
+	{"a stream that breaks off leaves nothing to the next one", compared, (*suite).broken},
+	{"several streams at a time know nothing of each other", compared, (*suite).streams},
+	{"each step of a placement is answered by its id, and a rejection is of a plugin that was asked", steps, (*suite).eachStep},
+	{"what takes a placement back ends what is under way for it, which is answered first", steps, (*suite).takenBack},
+	{"steps of a placement do not wait for those of others", steps, (*suite).apart},
+	{"what was never reserved is taken back, or bound, all the same", steps, (*suite).unknown},
+	{"a stream of placements that is cut is taken back, and begins anew", steps, (*suite).cutOff},
+	{"several streams of placements at a time know nothing of each other", steps, (*suite).streamsOfPlacements},
+	{"a request of 16 MiB is taken", questions, (*suite).large},
+	{fmt.Sprintf("%d nodes are answered in time", many), questions, (*suite).many},
 }
 
 // responses sends several requests before it looks at the first response. One has no questions.

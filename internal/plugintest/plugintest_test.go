@@ -82,6 +82,32 @@ func honest() []plugin.Plugin {
 	}
 }
 
+// stepping are plugins that take steps, and nothing else. They wait for as long as they are let.
+func stepping() []plugin.Plugin {
+	return []plugin.Plugin{
+		{Name: "Reserves", Depends: plugin.Dependencies{Objects: true}, Reserve: func(_ context.Context, p *plugin.Placement) (*plugin.Rejection, error) {
+			if pod, err := p.Pod(); err != nil || string(pod.UID) != p.UID || pod.Name != p.Name {
+				return nil, fmt.Errorf("the pod is %v, %w", pod, err)
+			}
+			return nil, nil
+		}, Unreserve: func(context.Context, *plugin.Placement) {}},
+		{Name: "Waits", Permit: func(context.Context, *plugin.Placement) (plugin.Permission, error) {
+			return plugin.Permission{Wait: time.Hour}, nil
+		}},
+		{Name: "Attaches", PreBind: func(ctx context.Context, _ *plugin.Placement) (*plugin.Rejection, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, PostBind: func(context.Context, *plugin.Placement) {}},
+	}
+}
+
+// full is a plugin that rejects all.
+func full() plugin.Plugin {
+	return plugin.Plugin{Name: "Full", Reserve: func(context.Context, *plugin.Placement) (*plugin.Rejection, error) {
+		return &plugin.Rejection{Reason: "nothing left"}, nil
+	}, Unreserve: func(context.Context, *plugin.Placement) {}}
+}
+
 // serve serves what is registered until the test ends.
 func serve(t *testing.T, register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) pluginv1.PluginServiceClient {
 	t.Helper()
@@ -142,6 +168,11 @@ func TestPluginsOfTheSDKAnswerAsTheyHaveTo(t *testing.T) {
 	for _, p := range all {
 		sets[p.Name] = []plugin.Plugin{p}
 	}
+	for _, p := range append(stepping(), full()) {
+		sets[p.Name] = []plugin.Plugin{p}
+	}
+	sets["stepping"] = stepping()
+	sets["all"] = append(sets["all"], stepping()...)
 	for name, plugins := range sets {
 		tried := cases
 		if name != "all" {
@@ -154,6 +185,11 @@ func TestPluginsOfTheSDKAnswerAsTheyHaveTo(t *testing.T) {
 		want := 0
 		if name == "Clock" {
 			want = 8
+		}
+		if judges, takes := slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.Filter != nil || p.Score != nil }),
+			slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.Filter == nil && p.Score == nil }); strings.Contains(notes, "no plugin filters or scores") == judges ||
+			strings.Count(notes, "no plugin takes steps") != map[bool]int{false: 6}[takes] {
+			t.Errorf("%s: what it does not do is not left out:\n%s", name, notes)
 		}
 		if got := strings.Count(notes, "not compared"); got != want || strings.Contains(notes, "shows little") {
 			t.Errorf("%s: %d cases were not compared, want %d:\n%s", name, got, want, notes)
@@ -233,6 +269,20 @@ type lie struct {
 	describe func(resp *pluginv1.DescribeResponse, times int32)
 	request  func(m *memory, req *pluginv1.JudgeRequest)         // changes what the honest server hears
 	response func(m *memory, resp *pluginv1.JudgeResponse) error // changes what it says
+
+	step  func(m *placeMemory, req *pluginv1.PlaceRequest) error                              // changes what the honest server hears of placements
+	taken func(m *placeMemory, resp *pluginv1.PlaceResponse) (said []*pluginv1.PlaceResponse) // and what it says
+}
+
+// placeMemory is what a lying server remembers of a stream of placements.
+type placeMemory struct {
+	mu       sync.Mutex
+	asked    map[int64]*pluginv1.PlaceRequest
+	held     []*pluginv1.PlaceResponse
+	reserved map[string]bool
+	turn     chan struct{}
+	ctx      context.Context
+	all      *shared
 }
 
 // memory is what a lying server remembers: of a stream, and of all of them.
@@ -248,6 +298,7 @@ type shared struct {
 	specs map[int32]*pluginv1.NodeSpec
 	times atomic.Int32
 	turn  chan struct{}
+	pods  map[string]bool // that are reserved
 }
 
 // liar asks an honest server.
@@ -306,6 +357,65 @@ func (l *liar) Judge(stream pluginv1.PluginService_JudgeServer) error {
 	}
 }
 
+func (l *liar) Place(stream pluginv1.PluginService_PlaceServer) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	honest, err := l.honest.Place(ctx)
+	if err != nil {
+		return err
+	}
+	m := &placeMemory{asked: make(map[int64]*pluginv1.PlaceRequest), reserved: make(map[string]bool), turn: make(chan struct{}, 1), ctx: ctx, all: &l.all}
+	var answering sync.WaitGroup
+	defer answering.Wait()
+	defer cancel()
+	answering.Go(func() {
+		for {
+			resp, err := honest.Recv()
+			if err != nil {
+				return
+			}
+			said := []*pluginv1.PlaceResponse{resp}
+			if l.lie.taken != nil {
+				m.mu.Lock()
+				said = l.lie.taken(m, resp)
+				m.mu.Unlock()
+			}
+			for _, resp := range said {
+				if stream.Send(resp) != nil {
+					return
+				}
+			}
+		}
+	})
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		m.asked[req.GetId()] = proto.CloneOf(req)
+		m.mu.Unlock()
+		if l.lie.step != nil {
+			if err := l.lie.step(m, req); err != nil {
+				return err
+			}
+		}
+		if err := honest.Send(req); err != nil {
+			return err
+		}
+	}
+}
+
+// says makes a lie about responses to a step.
+func says(step pluginv1.Step, change func(m *placeMemory, resp *pluginv1.PlaceResponse)) lie {
+	return lie{taken: func(m *placeMemory, resp *pluginv1.PlaceResponse) []*pluginv1.PlaceResponse {
+		if m.asked[resp.GetId()].GetStep() == step {
+			change(m, resp)
+		}
+		return []*pluginv1.PlaceResponse{resp}
+	}}
+}
+
 // answer makes a lie about each answer with more than one node.
 func answer(change func(m *memory, a *pluginv1.Answer)) lie {
 	return lie{response: func(m *memory, resp *pluginv1.JudgeResponse) error {
@@ -359,7 +469,7 @@ func remember(m *memory, req *pluginv1.JudgeRequest) {
 }
 
 func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
-	client := serveHonest(t, honest()[:5]...)
+	client := serveHonest(t, slices.Concat(honest()[:5], stepping())...)
 	caseOf := func(part string) testCase {
 		t.Helper()
 		i := slices.IndexFunc(cases, func(c testCase) bool { return strings.Contains(c.want, part) })
@@ -371,6 +481,8 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 	const describes, responses, answers, verdicts = "Describe", "one response with its id", "one answer", "verdicts are none"
 	const refusals, scores, again, order = "refusals name", "scores are one", "asked again", "order of the question, and no others"
 	const nodeIDs, kindIDs, spec, pods = "forgotten node", "forgotten kind", "without spec", "pods come"
+	const each, back, apart, unknown = "each step", "what takes a placement back", "do not wait for those of others", "never reserved"
+	const cutOff, placers = "a stream of placements that is cut", "several streams of placements"
 	const breaks, several, large, inTime = "breaks off", "several streams", "16 MiB", "in time"
 	tests := []struct {
 		name, finds, says string
@@ -384,7 +496,7 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 		})},
 		{"a plugin without a name", describes, "plugin 1 has no name", described(func(r *pluginv1.DescribeResponse) { r.Plugins[1].Name = "" })},
 		{"two of a name", describes, "two plugins are called Zone", described(func(r *pluginv1.DescribeResponse) { r.Plugins[1].Name = "Zone" })},
-		{"a plugin that does nothing", describes, "neither filters nor scores", described(func(r *pluginv1.DescribeResponse) { r.Plugins[0].Filters = false })},
+		{"a plugin that does nothing", describes, "neither filters nor scores, and takes no step", described(func(r *pluginv1.DescribeResponse) { r.Plugins[0].Filters = false })},
 		{"an unknown normalization", describes, "no normalization 9", described(func(r *pluginv1.DescribeResponse) { r.Plugins[3].Normalization = 9 })},
 		{"a negative time", describes, "-1 milliseconds", described(func(r *pluginv1.DescribeResponse) { r.Plugins[3].Depends.Milliseconds = -1 })},
 		{"another description each time", describes, "asked twice", lie{describe: func(r *pluginv1.DescribeResponse, times int32) {
@@ -520,6 +632,89 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 			case <-m.ctx.Done():
 			}
 		}}},
+		{"an id that nobody has", each, "no step has it", says(reserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) { r.Id = 1 })},
+		{"a rejection of nobody's", each, `by plugin "Nobody"`, says(reserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
+			r.Rejection = &pluginv1.Rejection{Plugin: "Nobody", Reason: "no"}
+		})},
+		{"a rejection without reason", each, "is empty", says(permit, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
+			r.WaitsMilliseconds, r.Rejection = 0, &pluginv1.Rejection{Plugin: "Waits"}
+		})},
+		{"a rejection with an error", each, "a rejection and an error", says(reserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
+			r.Error, r.Rejection = "no", &pluginv1.Rejection{Plugin: "Reserves", Reason: "no"}
+		})},
+		{"a reservation that waits", each, "only a permit does", says(reserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) { r.WaitsMilliseconds = 1 })},
+		{"an hour", each, "waits for 3600000 milliseconds", says(permit, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
+			if r.WaitsMilliseconds > 0 {
+				r.WaitsMilliseconds = 3_600_000
+			}
+		})},
+		{"what is not taken back", each, "STEP_UNRESERVE of", says(unreserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) { r.Error = "no" })},
+		{"two responses", each, "another response behind the last one", lie{taken: func(m *placeMemory, r *pluginv1.PlaceResponse) []*pluginv1.PlaceResponse {
+			if m.asked[r.GetId()].GetStep() == permit {
+				return []*pluginv1.PlaceResponse{{Id: r.GetId()}, {Id: r.GetId()}}
+			}
+			return []*pluginv1.PlaceResponse{r}
+		}}},
+		{"what is taken back is answered first", back, "which it ends, is not", lie{taken: func(m *placeMemory, r *pluginv1.PlaceResponse) []*pluginv1.PlaceResponse {
+			switch step := m.asked[r.GetId()].GetStep(); {
+			case (step == permit || step == preBind) && r.WaitsMilliseconds == 0:
+				m.held = append(m.held, r)
+				return nil
+			case step == unreserve:
+				return append([]*pluginv1.PlaceResponse{r}, m.held...)
+			}
+			return []*pluginv1.PlaceResponse{r}
+		}}},
+		{"one placement at a time", apart, "not done within", lie{
+			step: func(m *placeMemory, req *pluginv1.PlaceRequest) error {
+				if req.GetStep() == pluginv1.Step_STEP_UNSPECIFIED {
+					return nil
+				}
+				select {
+				case m.turn <- struct{}{}:
+					return nil
+				case <-m.ctx.Done():
+					return m.ctx.Err()
+				}
+			},
+			taken: func(m *placeMemory, r *pluginv1.PlaceResponse) []*pluginv1.PlaceResponse {
+				if r.WaitsMilliseconds == 0 {
+					<-m.turn
+				}
+				return []*pluginv1.PlaceResponse{r}
+			},
+		}},
+		{"what it does not know is an error", unknown, "has not been reserved was not taken: who", lie{taken: func(m *placeMemory, r *pluginv1.PlaceResponse) []*pluginv1.PlaceResponse {
+			req := m.asked[r.GetId()]
+			if m.reserved[req.GetPlacement().GetUid()] = m.reserved[req.GetPlacement().GetUid()] || req.GetStep() == reserve; !m.reserved[req.GetPlacement().GetUid()] {
+				r.Error = "who?"
+			}
+			return []*pluginv1.PlaceResponse{r}
+		}}},
+		{"what was reserved stays", cutOff, "is not taken back within", lie{taken: func(m *placeMemory, r *pluginv1.PlaceResponse) []*pluginv1.PlaceResponse {
+			m.all.mu.Lock()
+			defer m.all.mu.Unlock()
+			req := m.asked[r.GetId()]
+			switch uid := req.GetPlacement().GetUid(); {
+			case req.GetStep() == reserve && m.all.pods[uid]:
+				r.Error = "it is there"
+			case req.GetStep() == reserve || req.GetStep() == unreserve:
+				m.all.pods[uid] = req.GetStep() == reserve
+			}
+			return []*pluginv1.PlaceResponse{r}
+		}}},
+		{"one stream of placements at a time", placers, "not done within", lie{step: func(m *placeMemory, req *pluginv1.PlaceRequest) error {
+			if req.GetId() > 1 {
+				return nil
+			}
+			select {
+			case m.all.turn <- struct{}{}:
+				context.AfterFunc(m.ctx, func() { <-m.all.turn })
+				return nil
+			case <-m.ctx.Done():
+				return m.ctx.Err()
+			}
+		}}},
 		{"silence about many nodes", inTime, "not done within", lie{response: func(m *memory, _ *pluginv1.JudgeResponse) error {
 			if len(m.asked.Nodes) >= many {
 				<-m.ctx.Done()
@@ -530,9 +725,9 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 	found := map[string]bool{caseOf(large).want: true} // the test below is for that
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			lying := &liar{honest: client, lie: tt.lie, all: shared{specs: make(map[int32]*pluginv1.NodeSpec), turn: make(chan struct{}, 1)}}
+			lying := &liar{honest: client, lie: tt.lie, all: shared{specs: make(map[int32]*pluginv1.NodeSpec), turn: make(chan struct{}, 1), pods: make(map[string]bool)}}
 			cfg := Config{Client: serve(t, func(r grpc.ServiceRegistrar) { pluginv1.RegisterPluginServiceServer(r, lying) }), Timeout: hang}
-			if strings.Contains(tt.says, "not done") {
+			if strings.Contains(tt.says, "not done") || strings.Contains(tt.says, "not taken back within") {
 				cfg.Timeout = soon
 			}
 			c := caseOf(tt.finds)

@@ -49,7 +49,7 @@ func Run(ctx context.Context, cfg Config, tell func(Result)) bool { return try(c
 
 // try is Run with some of the cases.
 func try(ctx context.Context, cfg Config, cases []testCase, tell func(Result)) bool {
-	s := &suite{client: cfg.Client, timeout: cfg.Timeout, arguments: cfg.Arguments, sample: take(cfg.Objects), free: 1000}
+	s := &suite{client: cfg.Client, timeout: cfg.Timeout, arguments: cfg.Arguments, sample: take(cfg.Objects), free: 1000, steps: make(takers)}
 	note, err := s.describe(ctx)
 	tell(Result{"Describe tells of plugins as they can be, and the same each time", note, err})
 	if err != nil {
@@ -58,9 +58,15 @@ func try(ctx context.Context, cfg Config, cases []testCase, tell func(Result)) b
 	all := true
 	for _, c := range cases {
 		var r Result
-		if r.Case = c.want; c.compares && len(s.steady.filters)+len(s.steady.scores) == 0 {
+		r.Case = c.want
+		switch {
+		case c.about == steps && len(s.steps) == 0:
+			r.Note = "not asked: no plugin takes steps"
+		case c.about != steps && len(s.all.filters)+len(s.all.scores) == 0:
+			r.Note = "not asked: no plugin filters or scores"
+		case c.about == compared && len(s.steady.filters)+len(s.steady.scores) == 0:
 			r.Note = "not compared: all answers depend on what Berth does not know of"
-		} else {
+		default:
 			r.Note, r.Err = c.run(s, ctx)
 		}
 		all = all && r.Err == nil
@@ -80,6 +86,8 @@ type suite struct {
 	all       asked // all plugins
 	steady    asked // those whose answers depend on nothing that Berth does not know of
 	free      int32 // the first id that no reference has used
+	steps     takers
+	placed    int // placements that there have been
 }
 
 // describe asks which plugins there are, twice.
@@ -111,7 +119,11 @@ func (s *suite) describe(ctx context.Context) (note string, err error) {
 	for i := range s.sample.pods {
 		s.requested = append(s.requested, s.sample.kind(i).GetRequested())
 	}
-	return fmt.Sprintf("filters: %s; scores: %s", list(s.all.filters), list(s.all.scores)), nil
+	note = fmt.Sprintf("filters: %s; scores: %s", list(s.all.filters), list(s.all.scores))
+	if len(s.steps) > 0 {
+		note += fmt.Sprintf("; reserve: %s; permit: %s; pre-bind: %s; post-bind: %s", list(s.steps[reserve]), list(s.steps[permit]), list(s.steps[preBind]), list(s.steps[postBind]))
+	}
+	return note, nil
 }
 
 func list(names []string) string {
@@ -128,15 +140,15 @@ func (s *suite) take(plugins []*pluginv1.PluginDescription) error {
 	}
 	seen := make(map[string]bool)
 	for i, p := range plugins {
-		name, depends := p.GetName(), p.GetDepends()
+		name, depends, takes := p.GetName(), p.GetDepends(), s.steps.note(p)
 		_, known := pluginv1.Normalization_name[int32(p.GetNormalization())]
 		switch {
 		case name == "":
 			return fmt.Errorf("plugin %d has no name", i)
 		case seen[name]:
 			return fmt.Errorf("two plugins are called %s", name)
-		case !p.GetFilters() && !p.GetScores():
-			return fmt.Errorf("plugin %s neither filters nor scores", name)
+		case !p.GetFilters() && !p.GetScores() && !takes:
+			return fmt.Errorf("plugin %s neither filters nor scores, and takes no step", name)
 		case !known:
 			return fmt.Errorf("plugin %s: there is no normalization %d", name, p.GetNormalization())
 		case depends.GetMilliseconds() < 0:

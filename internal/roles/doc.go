@@ -38,6 +38,8 @@
 //	binder.troubles.mu         namespaces whose binds were withdrawn
 //	binder.windows.mu          how many unbound pods namespaces may have
 //	binder.eventLane.mu        events to be written again
+//	pluginhost.placing.mu      on which stream a plugin service is told of placements
+//	pluginhost.placeStream.mu  which steps of placements are under way on a stream
 //	binder.bound.mu            how much of something is taken
 //	binder.names.mu            whether shared scheduler names are the term's
 //	binder.turns.mu            what waits for workers, by namespace

@@ -27,7 +27,7 @@ func TestConfigzSaysWhichPluginServicesABinderHas(t *testing.T) {
 		Name: "gpu", Address: "gpu.example:9000", Timeout: metav1.Duration{Duration: time.Minute},
 		Plugins: []config.ServicePlugin{{Name: "GPUModel", Points: []string{"filter"}}}, TLS: &config.PluginTLS{CA: "ca", Cert: "cert", Key: "key"},
 	}}}
-	const want = `"pluginServices":[{"name":"gpu","address":"gpu.example:9000","plugins":[{"name":"GPUModel","points":["filter"]}],"timeout":"1m0s","ignorable":false,"tls":{"ca":"ca","cert":"cert","key":"key"}}]`
+	const want = `"pluginServices":[{"name":"gpu","address":"gpu.example:9000","plugins":[{"name":"GPUModel","points":["filter"]}],"timeout":"1m0s","preBindTimeout":"0s","ignorable":false,"tls":{"ca":"ca","cert":"cert","key":"key"}}]`
 	if got := said(of); !strings.Contains(got, want) {
 		t.Errorf("/configz says %s, want %s", got, want)
 	}

@@ -19,7 +19,7 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 	if len(cl.PluginServices) == 0 && cl.CompiledIn == nil {
 		return nil, func() {}, nil
 	}
-	cfg := pluginhost.Config{Profiles: cl.Settings.Profiles, Arguments: make(map[string]map[string][]byte), Log: e.Log, Metrics: metrics}
+	cfg := pluginhost.Config{Profiles: cl.Settings.Profiles, Arguments: make(map[string]map[string][]byte), Steps: make(map[string]pluginhost.Steps), Log: e.Log, Metrics: metrics}
 	if objects != nil {
 		cfg.Objects = objects
 	}
@@ -28,6 +28,9 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 		for plugin, args := range of {
 			cfg.Arguments[name][plugin] = args
 		}
+	}
+	for name, of := range cl.PluginSteps {
+		cfg.Steps[name] = pluginhost.Steps(of)
 	}
 	var clients []*rpc.Clients
 	end = func() {
@@ -47,7 +50,7 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 			end()
 			return nil, nil, fmt.Errorf("plugin service %q: %w", s.Name, err)
 		}
-		service := pluginhost.Service{Name: s.Name, Conn: conn, Timeout: s.Timeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects}
+		service := pluginhost.Service{Name: s.Name, Conn: conn, Timeout: s.Timeout.Duration, PreBindTimeout: s.PreBindTimeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects}
 		for _, p := range s.Plugins {
 			service.Plugins = append(service.Plugins, pluginhost.Plugin{Name: p.Name, Filters: slices.Contains(p.Points, "filter"), Scores: slices.Contains(p.Points, "score")})
 		}

@@ -51,9 +51,11 @@ type Cluster struct {
 	Candidates map[string]engine.CandidateNodes
 	// Extenders are asked where pods go that interest them, and bind these; with a kube source only.
 	Extenders []configv1.Extender
-	// PluginServices have the plugins of Settings' profiles that are not Berth's own; PluginArguments are what the profiles give these.
+	// PluginServices have the plugins of Settings' profiles that are not Berth's own; PluginArguments are what the profiles give these, and PluginSteps what else these do for them, by
+	// scheduler name.
 	PluginServices  []config.PluginService
 	PluginArguments config.Arguments
+	PluginSteps     map[string]config.Steps
 	CompiledIn      *CompiledIn     // plugins that the program itself has; nil: it has none
 	Election        *Election       // by which names are shared with other schedulers of a kube source; nil: none is
 	Config          json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said

@@ -627,24 +627,28 @@ func (a *asked) place(n seenNode, since cluster.Version) {
 		if chosen != engine.Placed {
 			return nil
 		}
-		var prep *preparation
-		if len(volumes) > 0 {
-			if prep = a.reserve(row, n.Node, volumes); prep == nil {
-				result, conflict = binderv1.Outcome_RESULT_BUSY, conflictBusy
-				return nil
-			}
+		prep, steps, room := a.takeSteps(row, n.Node, volumes)
+		if !room {
+			result, conflict = binderv1.Outcome_RESULT_BUSY, conflictBusy
+			return nil
 		}
-		if placed, err = a.assume(tx, id, n.Node, a.req.GetAttempt(), volumes, prep, stint); err != nil {
+		if placed, err = a.assume(tx, id, n.Node, a.req.GetAttempt(), volumes, prep, steps, stint); err != nil {
 			return err
 		}
 		result, node = binderv1.Outcome_RESULT_ASSUMED, n.Node
-		tx.tell(func() { a.recorder.add([]*placement{placed}) })
+		if placed.progress == nil || !placed.progress.reserves {
+			tx.tell(func() { a.recorder.add([]*placement{placed}) })
+		}
 		return nil
 	})
 	if a.broken != nil || result == binderv1.Outcome_RESULT_UNSPECIFIED {
 		return
 	}
-	a.placed = placed
+	if a.placed = placed; placed != nil && placed.progress != nil && placed.progress.reserves {
+		if a.broken = a.let(placed, a.sent); a.broken != nil {
+			return
+		}
+	}
 	a.result(result, conflict)
 	a.resp.Outcome.Node = int32(node)
 }

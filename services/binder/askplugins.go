@@ -25,7 +25,11 @@ func (a *asked) begin(ctx context.Context) bool {
 	if a.over() {
 		return false
 	}
-	judges, err := a.extenders.services.Begin(ctx, cluster.Epoch(a.epoch), schedulerName)
+	var judges *pluginhost.Asking
+	err := a.extenders.services.BeginPlacing(ctx, cluster.Epoch(a.epoch), schedulerName) // they know of what stands before they are asked
+	if err == nil {
+		judges, err = a.extenders.services.Begin(ctx, cluster.Epoch(a.epoch), schedulerName)
+	}
 	if err == nil && a.sent != nil {
 		err = judges.SetPod(a.sent)
 	}

@@ -273,8 +273,10 @@ func (t *term) placeIn(
 			continue
 		}
 		var prep *preparation
-		if len(volumes) > 0 {
-			if prep = t.reserve(row, node, volumes); prep == nil {
+		var steps *progress
+		if chosen == engine.Placed {
+			var room bool
+			if prep, steps, room = t.takeSteps(row, node, volumes); !room {
 				out.Result = binderv1.Outcome_RESULT_BUSY
 				t.conflict(conflictBusy)
 				continue
@@ -282,7 +284,7 @@ func (t *term) placeIn(
 		}
 		switch chosen {
 		case engine.Placed:
-			now, err := t.assume(tx, id, node, p.GetAttempt(), volumes, prep, stint)
+			now, err := t.assume(tx, id, node, p.GetAttempt(), volumes, prep, steps, stint)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -301,9 +303,24 @@ func (t *term) placeIn(
 	return resp, placed, nil
 }
 
+// takeSteps counts a pod that is to be placed against the bounds of what comes between its placement and its bind: of claims, and of plugin services. False: of one there is as much as may be. The caller holds the
+// ledger's lock.
+func (t *term) takeSteps(row *cluster.PodRow, node cluster.NodeIndex, volumes []cluster.VolumeChoice) (prep *preparation, steps *progress, room bool) {
+	if steps, room = t.follow(row); !room {
+		return nil, nil, false
+	}
+	if len(volumes) > 0 {
+		if prep = t.reserve(row, node, volumes); prep == nil {
+			t.unfollow(steps)
+			return nil, nil, false
+		}
+	}
+	return prep, steps, true
+}
+
 // assume gives a pod that waits a node, with what was chosen for its claims.
 func (t *term) assume(
-	tx *tx, id cluster.PodID, node cluster.NodeIndex, attempt int32, volumes []cluster.VolumeChoice, prep *preparation, stint int64,
+	tx *tx, id cluster.PodID, node cluster.NodeIndex, attempt int32, volumes []cluster.VolumeChoice, prep *preparation, steps *progress, stint int64,
 ) (*placement, error) {
 	if err := tx.apply(cluster.PodAssumed{ID: id, Node: node, Attempt: attempt, Volumes: volumes}); err != nil {
 		return nil, err
@@ -312,6 +329,9 @@ func (t *term) assume(
 	p := &placement{
 		UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{tx.state.Nodes.Spec[node].Name, volumes}, state: stateAssumed, preparation: prep, binders: t.binders(row.UID),
 		attempt: t.trace.Attempt(row.UID, attempt), shared: t.names.shares(tx.state, row.Class), stint: stint,
+	}
+	if p.progress = steps; steps != nil {
+		steps.told.Node = p.Node
 	}
 	if prep != nil {
 		t.preparing.hold(p)

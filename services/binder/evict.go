@@ -197,6 +197,7 @@ func (t *term) evict(ctx context.Context, stop <-chan struct{}, p preemption, v 
 	evicted, err := t.delete(ctx, stop, p, v)
 	if !evicted {
 		t.preparing.spare(v.UID, v.Node)
+		t.stepping.spare(v.UID, v.Node)
 	}
 	return evicted, err
 }
@@ -252,7 +253,7 @@ func (t *term) delete(ctx context.Context, stop <-chan struct{}, p preemption, v
 	return false, errSpared
 }
 
-// cancel makes an end of the placement of a victim that only waits for its claims, and whose pod need not be deleted then. False: it stays, for
+// cancel makes an end of the placement of a victim that only waits for its claims, or for plugin services, and whose pod need not be deleted then. False: it stays, for
 // all that is known.
 func (t *term) cancel(stop <-chan struct{}, p preemption, v victim) bool {
 	stays, wanted := t.ledger.toEvict(p, v)
@@ -260,6 +261,9 @@ func (t *term) cancel(stop <-chan struct{}, p preemption, v victim) bool {
 		return false
 	}
 	over := t.preparing.cancel(v.UID, v.Node)
+	if waits := t.stepping.cancel(v.UID, v.Node); over == nil { // it may do both
+		over = waits
+	}
 	if over == nil {
 		return false
 	}

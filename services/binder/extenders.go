@@ -109,10 +109,11 @@ func (a *extenders) needsPod(in extender.Interest) bool {
 }
 
 // endSessions ends what plugin services have been told in a term that has ended, unless somebody asks them still, who ends soon.
-func (a *extenders) endSessions(ctx context.Context) {
+func (a *extenders) endSessions(ctx context.Context, epoch cluster.Epoch) {
 	if a.services == nil {
 		return
 	}
+	a.services.EndPlacing(epoch)
 	ctx, cancel := context.WithTimeout(ctx, turnWait)
 	defer cancel()
 	for i := range a.services.Len() {

@@ -26,6 +26,7 @@ const (
 	laneLateBinds   = "late_binds" // those for which the others do not wait any more
 	laneEvents      = "events"
 	laneReports     = "reports"
+	laneSteps       = "steps" // all for which plugin services have something to do before their binds
 	lanePreemptions = "preemptions"
 	laneVolumes     = "volumes"   // placements whose claims are to be written
 	lanePreparing   = "preparing" // all of which claims are to be bound

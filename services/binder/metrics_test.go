@@ -140,7 +140,7 @@ func TestLanesAndLedgerAreMeasuredAtAllTimes(t *testing.T) {
 	if diff := cmp.Diff(want, counts(t, r, "scheduler_cache_size")); diff != "" {
 		t.Errorf("afterwards (-want +got):\n%s", diff)
 	}
-	want = map[string]float64{"binds": 0, "late_binds": 0, "events": 0, "reports": 0, "preemptions": 0, "volumes": 0, "preparing": 0}
+	want = map[string]float64{"binds": 0, "late_binds": 0, "events": 0, "reports": 0, "preemptions": 0, "volumes": 0, "preparing": 0, "steps": 0}
 	if diff := cmp.Diff(want, counts(t, r, "berth_binder_lane_depth")); diff != "" {
 		t.Errorf("lanes (-want +got):\n%s", diff)
 	}

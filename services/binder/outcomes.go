@@ -87,11 +87,16 @@ func refusal(p *placement, why error) source.Report {
 	if errors.As(why, &before) { // nothing was bound
 		text = before.Error()
 	}
+	var step stepError
+	reason := reasonError
+	if errors.As(why, &step) {
+		reason, text = step.reason, step.text
+	}
 	if len(text) > maxReason {
 		text = text[:maxReason] + "…"
 	}
 	return source.Report{
-		UID: p.UID, Namespace: p.Namespace, Name: p.Name, Reason: reasonError, Message: strings.ToValidUTF8(text, "?"), Nominate: true,
+		UID: p.UID, Namespace: p.Namespace, Name: p.Name, Reason: reason, Message: strings.ToValidUTF8(text, "?"), Nominate: true,
 	}
 }
 
@@ -108,7 +113,7 @@ func (t *term) settle(p *placement, o source.Outcome) error {
 	case source.BindDone:
 		err := t.ledger.bound(p.binding())
 		binding, attempt := p.binding(), p.attempt
-		others := p.preparation != nil && !p.preparation.done && p.tries == 0 // it was their bind: none of this one's was sent
+		others := p.tries == 0 && (p.preparation != nil && !p.preparation.done || p.state == statePermitting || p.state == statePreBinding) // it was their bind: none of this one's was sent
 		if t.decided(p, stateBound, o.Result) && !others {
 			t.events.add(p.Namespace, func(ctx context.Context) error { return t.source.Scheduled(attempt.Context(ctx), binding) })
 		}
@@ -144,7 +149,12 @@ func (t *term) decided(p *placement, end placementState, result source.Result) b
 	}
 	t.metrics.binds.WithLabelValues(resultName(result)).Inc()
 	t.recorder.decided(p)
-	t.preparing.release(p)
+	t.leaves(p)
+	if end == stateBound {
+		t.tellBound(p)
+	} else {
+		t.tellReleased(p)
+	}
 	return true
 }
 
@@ -152,25 +162,49 @@ func (t *term) decided(p *placement, end placementState, result source.Result) b
 // record: another binder that found it there would take it for one that may have happened, and take the room again, which
 // another pod may have by then.
 func (t *term) takeBack(p *placement, result source.Result, reason string, report *source.Report) error {
-	if !t.move(p, stateReleasing) {
-		return nil
+	release := func() error {
+		if !t.move(p, stateReleasing) {
+			return nil
+		}
+		return t.recorder.takeBack(p, func() error { return t.giveBack(p, result, reason, report) })
 	}
-	return t.recorder.takeBack(p, func() error {
-		var err error
-		if !p.absent { // it was not assumed: if the pod is, that is by a later commit
-			var nominated string
-			if nominated, err = t.forget(p, reason); report != nil {
-				report.Nominated = nominated
-			}
+	if p.progress == nil {
+		return release()
+	}
+	t.stepping.fall(p)
+	t.noteStuck(p) // until plugin services have said that they have taken it back, it may take long
+	t.unreserve(p, release)
+	return nil
+}
+
+// giveBack gives the room of a placement back that is releasing, and of which nobody finds an intent any more.
+func (t *term) giveBack(p *placement, result source.Result, reason string, report *source.Report) error {
+	var err error
+	if !p.absent { // it was not assumed: if the pod is, that is by a later commit
+		var nominated string
+		if nominated, err = t.forget(p, reason); report != nil {
+			report.Nominated = nominated
 		}
-		if report != nil && !t.reports.add(*report) {
-			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
-		}
+	}
+	if report != nil && !t.reports.add(*report) {
+		t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
+	}
+	t.leaves(p)
+	t.metrics.binds.WithLabelValues(resultName(result)).Inc()
+	t.move(p, stateReleased)
+	return err
+}
+
+// leaves says that a placement is not any more: nothing of it counts, or is held.
+func (t *term) leaves(p *placement) {
+	if p.preparation != nil {
+		t.uncount(p)
 		t.preparing.release(p)
-		t.metrics.binds.WithLabelValues(resultName(result)).Inc()
-		t.move(p, stateReleased)
-		return err
-	})
+	}
+	if p.progress != nil {
+		t.uncountStep(p)
+		t.stepping.end(p)
+	}
 }
 
 // forget returns the node that the pod is nominated to then.

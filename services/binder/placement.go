@@ -26,6 +26,7 @@ type placement struct {
 	binders     extender.Interest // which extenders bind it; 0: the source does
 	attempt     *trace.Attempt    // nil: it is not traced, or was taken over
 	preparation *preparation      // nil: nothing has been chosen for claims
+	progress    *progress         // nil: plugin services have nothing to do with it
 
 	state   placementState
 	batch   int64     // to which its record belongs, from the record on
@@ -92,12 +93,16 @@ type placementState uint8
 const (
 	// stateAssumed: the ledger has it, and nothing outside of this process knows of it. It waits for the record.
 	stateAssumed placementState = iota
+	// statePermitting: plugin services have not said yet whether it may be. Nothing outside of this process and of these services knows of it. It does not count as unbound, but by itself: see stepping.
+	statePermitting
 	// stateRecorded: its intent is in etcd, or it needs none (source.Source.Fenced). It waits for its turn in the lane. Binds of it may have
 	// been sent, by this binder or an earlier one, and may still happen.
 	stateRecorded
 	// statePreparing: what has been chosen for its claims is being carried out. No bind of it is sent by this binder. It does not count as unbound,
 	// but by itself: see preparing.
 	statePreparing
+	// statePreBinding: plugin services do what they do before its bind. No bind of it is sent by this binder. It does not count as unbound, but by itself.
+	statePreBinding
 	// stateBinding: a bind of it is under way.
 	stateBinding
 	// stateWithdrawing: no bind of it is sent. A write to its pod is to make sure that none which was sent can happen any more. Where the
@@ -117,22 +122,33 @@ const (
 )
 
 func (s placementState) String() string {
-	return [states]string{"assumed", "recorded", "preparing", "binding", "withdrawing", "aside", "releasing", "bound", "released"}[s]
+	return [states]string{"assumed", "permitting", "recorded", "preparing", "prebinding", "binding", "withdrawing", "aside", "releasing", "bound", "released"}[s]
 }
 
 // final reports whether nothing comes behind a state.
 func (s placementState) final() bool { return s == stateBound || s == stateReleased }
 
 // unbound reports whether placements in a state count against Config.MaxUnbound.
-func (s placementState) unbound() bool { return !s.final() && s != stateAside && s != statePreparing }
+func (s placementState) unbound() bool {
+	return !s.final() && s != stateAside && s != statePreparing && s != statePermitting && s != statePreBinding
+}
 
 // transitions are all that there are, by the state that they lead from.
 var transitions = [states][]placementState{
 	stateAssumed: {
-		stateRecorded, // the record is written, or it needs none
+		stateRecorded,   // the record is written, or it needs none
+		statePermitting, // plugin services have to say first whether it may be
+		stateReleasing,  // they have said that it may not
+	},
+	statePermitting: {
+		stateAssumed,   // it may be
+		stateReleasing, // it may not, or plugin services have failed
+		stateBound,     // the source has told: somebody else has bound it there
+		stateReleased,  // it is gone, or elsewhere
 	},
 	stateRecorded: {
 		statePreparing,   // claims are to be bound first
+		statePreBinding,  // plugin services have something to do first
 		stateBinding,     // it is its turn
 		stateWithdrawing, // taken over, it does not fit any more; or a bind was sent, and it has found no place for the next
 		stateAside,       // its stint is over
@@ -145,6 +161,14 @@ var transitions = [states][]placementState{
 		stateWithdrawing, // they will not be, or, taken over, it does not fit any more; a bind may have been sent
 		stateAside,       // its stint is over
 		stateReleasing,   // they will not be, and no bind was sent
+		stateBound,       // the source has told
+		stateReleased,    // the same: it is gone, or elsewhere
+	},
+	statePreBinding: {
+		stateRecorded,    // plugin services have done what they do before it
+		stateWithdrawing, // they could not; a bind may have been sent
+		stateAside,       // its stint is over
+		stateReleasing,   // they could not, and no bind was sent
 		stateBound,       // the source has told
 		stateReleased,    // the same: it is gone, or elsewhere
 	},

@@ -15,16 +15,18 @@ import (
 
 // steps are all that a placement can take: a row is where it is, a column where it goes, in the order of the states.
 const steps = `
-	             as re pr bi wi si ea bo rd
-	assumed      -  x  -  -  -  -  -  -  -
-	recorded     -  -  x  x  x  x  x  x  x
-	preparing    -  x  -  -  x  x  x  x  x
-	binding      -  x  -  -  x  -  x  x  x
-	withdrawing  -  x  -  -  -  x  x  x  x
-	aside        -  x  -  -  x  -  x  x  x
-	releasing    -  -  -  -  -  -  -  -  x
-	bound        -  -  -  -  -  -  -  -  -
-	released     -  -  -  -  -  -  -  -  -`
+	             as pm re pr pb bi wi si ea bo rd
+	assumed      -  x  x  -  -  -  -  -  x  -  -
+	permitting   x  -  -  -  -  -  -  -  x  x  x
+	recorded     -  -  -  x  x  x  x  x  x  x  x
+	preparing    -  -  x  -  -  -  x  x  x  x  x
+	prebinding   -  -  x  -  -  -  x  x  x  x  x
+	binding      -  -  x  -  -  -  x  -  x  x  x
+	withdrawing  -  -  x  -  -  -  -  x  x  x  x
+	aside        -  -  x  -  -  -  x  -  x  x  x
+	releasing    -  -  -  -  -  -  -  -  -  -  x
+	bound        -  -  -  -  -  -  -  -  -  -  -
+	released     -  -  -  -  -  -  -  -  -  -  -`
 
 func TestAPlacementTakesNoStepThatIsNotInTheTable(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(steps), "\n")[1:]
@@ -48,7 +50,7 @@ func TestAPlacementTakesNoStepThatIsNotInTheTable(t *testing.T) {
 			if row[1+next] == "x" {
 				after := before
 				counts := func(s placementState) bool {
-					return s != statePreparing && s != stateAside && s != stateBound && s != stateReleased
+					return s != statePreparing && s != statePermitting && s != statePreBinding && s != stateAside && s != stateBound && s != stateReleased
 				}
 				switch {
 				case counts(from) && !counts(next):

@@ -284,11 +284,11 @@ func (t *term) reserve(row *cluster.PodRow, node cluster.NodeIndex, volumes []cl
 	return &preparation{scheduler: scheduler, timeout: t.bindTimeoutOf(scheduler), share: share, counted: true, since: time.Now()}
 }
 
-// prepares takes a recorded placement of which claims are to be bound first. False: there are none.
+// prepares takes a recorded placement of which claims are to be bound first, or for which plugin services have something to do. False: there is nothing.
 func (t *term) prepares(p *placement) bool {
 	prep := p.preparation
 	if prep == nil || prep.done || p.state != stateRecorded {
-		return false
+		return t.preBinds(p)
 	}
 	if !t.move(p, statePreparing) {
 		return true // it has another owner
@@ -530,9 +530,10 @@ func (t *term) strike(p *placement, result source.Result) error {
 		return nil
 	}
 	return t.recorder.takeBack(p, func() error {
-		t.preparing.release(p)
+		t.leaves(p)
 		t.metrics.binds.WithLabelValues(resultName(result)).Inc()
 		t.move(p, stateReleased)
+		t.tellReleased(p)
 		return nil
 	})
 }
@@ -582,7 +583,7 @@ func (t *term) goOn(ctx context.Context, p *placement, is preparedness, now time
 	case is.bound && t.preparing.passes(p):
 		t.uncount(p)
 		p.preparation.done = true
-		if t.move(p, stateRecorded) {
+		if t.move(p, stateRecorded) && !t.preBinds(p) {
 			t.after(ctx, 0, []*placement{p})
 		}
 		return nil

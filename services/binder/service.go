@@ -155,11 +155,11 @@ func New(cfg Config) (*Service, error) {
 func (s *Service) depths() map[string]int {
 	t := s.open()
 	if t == nil {
-		return map[string]int{laneBinds: 0, laneLateBinds: 0, laneEvents: 0, laneReports: 0, lanePreemptions: 0, laneVolumes: 0, lanePreparing: 0}
+		return map[string]int{laneBinds: 0, laneLateBinds: 0, laneEvents: 0, laneReports: 0, lanePreemptions: 0, laneVolumes: 0, lanePreparing: 0, laneSteps: 0}
 	}
 	return map[string]int{
 		laneBinds: len(t.binds) + t.turns.waiting() + t.flights.waiting(), laneLateBinds: t.late.count(), laneEvents: t.events.depth(), laneReports: t.reports.depth(),
-		lanePreemptions: t.preemptions.waiting(), laneVolumes: t.preparing.turns.waiting(), lanePreparing: t.preparing.bound.count(),
+		lanePreemptions: t.preemptions.waiting(), laneVolumes: t.preparing.turns.waiting(), lanePreparing: t.preparing.bound.count(), laneSteps: t.stepping.bound.count(),
 	}
 }
 
@@ -211,7 +211,7 @@ func (s *Service) candidate(ctx context.Context) error {
 	s.metrics.terms.Inc()
 	err = s.serve(ctx, held)
 	if s.extenders != nil {
-		s.extenders.endSessions(context.WithoutCancel(ctx))
+		s.extenders.endSessions(context.WithoutCancel(ctx), cluster.Epoch(held.Epoch()))
 	}
 	return err
 }

@@ -35,6 +35,7 @@ type term struct {
 	preemptions *turns[string, preemption]
 	preempting  *bound
 	preparing   *preparing
+	stepping    *stepping
 	// bindTimeouts are Config.BindTimeouts.
 	bindTimeouts map[string]time.Duration
 	extenders    *extenders // nil: there are no extenders
@@ -110,6 +111,7 @@ func newTerm(cfg termConfig) (*term, error) {
 	backlog := newBacklog(cfg.MaxUnbound, cfg.places, names, cfg.metrics, cfg.Log)
 	preempting := &bound{limit: cfg.Preemptions}
 	preparing := newPreparing(cfg.MaxUnbound, cfg.BindWorkers)
+	stepping := newStepping(cfg.MaxUnbound)
 	failed := func(lane string) func(error) {
 		return func(err error) {
 			cfg.metrics.laneFailed.WithLabelValues(lane).Inc()
@@ -148,6 +150,7 @@ func newTerm(cfg termConfig) (*term, error) {
 		preemptions: newPreemptions(),
 		preempting:  preempting,
 		preparing:   preparing, bindTimeouts: cfg.BindTimeouts,
+		stepping:  stepping,
 		extenders: cfg.extenders,
 		evicting:  evicting,
 		events:    events,
@@ -155,7 +158,7 @@ func newTerm(cfg termConfig) (*term, error) {
 			source: cfg.Source, limit: cfg.EventLimit, binds: backlog.unbound, failed: failed(laneReports), trace: cfg.Trace,
 			dropped: cfg.metrics.laneDropped.WithLabelValues(laneReports).Inc,
 			waits: func(r source.Report) (time.Time, bool) {
-				if !preparing.waits(r) {
+				if !preparing.waits(r) && !stepping.waits(r) {
 					return time.Time{}, false
 				}
 				return names.waits(ledger, r)
@@ -190,6 +193,9 @@ func (s *Service) serve(binder context.Context, held *coord.Term) error {
 		return err
 	}
 	defer t.leaveNames(binder, held.Contested)
+	if services := t.services(); services != nil {
+		services.Stands(ctx, cluster.Epoch(t.epoch), t.standing)
+	}
 	// 1. The term dies with its lease.
 	g.Go(func() error {
 		select {
@@ -242,6 +248,8 @@ func (s *Service) serve(binder context.Context, held *coord.Term) error {
 		{s.cfg.BindWorkers, t.bindLane},
 		{s.cfg.BindWorkers, t.prepareLane},
 		{1, t.preparedLane},
+		{stepWorkers, t.stepLane},
+		{1, t.decidedLane},
 		{1, t.noPlaceLane},
 		{preemptionWorkers, t.preemptionLane},
 		{1, t.noTurnLane},
@@ -399,7 +407,7 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 			case adopted:
 				taken = append(taken, p)
 			case absent:
-				p.absent = true
+				p.absent, p.progress = true, nil // services have not been told of it
 				t.refuse(p, why)
 				refused = append(refused, p)
 			case foreign:
@@ -423,7 +431,9 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		case err != nil:
 			return nil, err
 		case what == misfit, what == absent: // its node may have gone since it was judged
-			p.absent = what == absent
+			if p.absent = what == absent; p.absent {
+				p.progress = nil
+			}
 			t.refuse(p, why)
 			refused = append(refused, p)
 		case what == adopted:
@@ -455,6 +465,9 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 			t.preparing.hold(p)
 			t.doubts(p, true)
 		}
+		if p.progress != nil && p.progress.reserves && !p.absent {
+			t.stepping.stands(p)
+		}
 		left[p.batch][p.index] = p
 	}
 	for id, placements := range left {
@@ -481,6 +494,7 @@ func (t *term) recordedBefore(in coord.Intent, batch int64, index int) *placemen
 		scheduler := cmp.Or(in.Scheduler, t.ledger.schedulerOf(p.UID))
 		p.preparation = &preparation{scheduler: scheduler, timeout: t.bindTimeoutOf(scheduler)}
 	}
+	p.progress = t.progressOf(p.UID, p.Namespace, p.Name, p.Node, t.ledger.schedulerOf(p.UID))
 	return p
 }
 

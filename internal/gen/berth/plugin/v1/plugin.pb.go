@@ -81,6 +81,75 @@ func (Normalization) EnumDescriptor() ([]byte, []int) {
 	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{0}
 }
 
+// Step is what plugins do about a placement.
+type Step int32
+
+const (
+	// There is none.
+	Step_STEP_UNSPECIFIED Step = 0
+	// Note that the pod is to go to the node. Berth has placed it there already, and nobody else is placed before this is answered as far as pods are concerned that the service is asked
+	// about. It is the first step on a stream of a placement, also of one that an earlier stream has been told of.
+	Step_STEP_RESERVE Step = 1
+	// The pod does not go there: what any step has done is to be taken back. What is under way for it ends, and has to be answered before this is: else the stream ends. Nothing comes behind it but another
+	// STEP_RESERVE. It is also sent where a reservation has failed, or is not known to have been made, on a stream that has been told of it. Whether it succeeds changes nothing for Berth.
+	Step_STEP_UNRESERVE Step = 2
+	// May the pod go there? All plugins are asked, unless one rejects. If one or more wait, the response has the longest time that one does, and another response follows when all of them have let it
+	// go, or one has rejected it, or has waited for as long as it wanted, which rejects it too.
+	Step_STEP_PERMIT Step = 3
+	// All is decided, and recorded: do what has to be done before the bind. It may take as long as the service's preBindTimeout. After a takeover it is done again, also if it has been done.
+	Step_STEP_PRE_BIND Step = 4
+	// The pod is bound. What is under way for it ends, and has to be answered before this is. Berth goes on whatever is answered, and waits for it as long as it takes. It need not have been reserved on this
+	// stream; and there may be none, as Berth may end before: whoever has to be certain asks the API server.
+	Step_STEP_POST_BIND Step = 5
+)
+
+// Enum value maps for Step.
+var (
+	Step_name = map[int32]string{
+		0: "STEP_UNSPECIFIED",
+		1: "STEP_RESERVE",
+		2: "STEP_UNRESERVE",
+		3: "STEP_PERMIT",
+		4: "STEP_PRE_BIND",
+		5: "STEP_POST_BIND",
+	}
+	Step_value = map[string]int32{
+		"STEP_UNSPECIFIED": 0,
+		"STEP_RESERVE":     1,
+		"STEP_UNRESERVE":   2,
+		"STEP_PERMIT":      3,
+		"STEP_PRE_BIND":    4,
+		"STEP_POST_BIND":   5,
+	}
+)
+
+func (x Step) Enum() *Step {
+	p := new(Step)
+	*p = x
+	return p
+}
+
+func (x Step) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Step) Descriptor() protoreflect.EnumDescriptor {
+	return file_berth_plugin_v1_plugin_proto_enumTypes[1].Descriptor()
+}
+
+func (Step) Type() protoreflect.EnumType {
+	return &file_berth_plugin_v1_plugin_proto_enumTypes[1]
+}
+
+func (x Step) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Step.Descriptor instead.
+func (Step) EnumDescriptor() ([]byte, []int) {
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{1}
+}
+
 // DescribeRequest has nothing in it.
 type DescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -176,7 +245,12 @@ type PluginDescription struct {
 	// What becomes of its scores before they are weighed.
 	Normalization Normalization `protobuf:"varint,4,opt,name=normalization,proto3,enum=berth.plugin.v1.Normalization" json:"normalization,omitempty"`
 	// What its answers depend on, besides the kind of the pod and what its node is itself. Nothing: an answer holds as long as the node is what it was.
-	Depends       *Dependencies `protobuf:"bytes,5,opt,name=depends,proto3" json:"depends,omitempty"`
+	Depends *Dependencies `protobuf:"bytes,5,opt,name=depends,proto3" json:"depends,omitempty"`
+	// It reserves and takes that back, permits, acts before a bind, and behind it: the steps of Place.
+	Reserves      bool `protobuf:"varint,6,opt,name=reserves,proto3" json:"reserves,omitempty"`
+	Permits       bool `protobuf:"varint,7,opt,name=permits,proto3" json:"permits,omitempty"`
+	PreBinds      bool `protobuf:"varint,8,opt,name=pre_binds,json=preBinds,proto3" json:"pre_binds,omitempty"`
+	PostBinds     bool `protobuf:"varint,9,opt,name=post_binds,json=postBinds,proto3" json:"post_binds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -244,6 +318,34 @@ func (x *PluginDescription) GetDepends() *Dependencies {
 		return x.Depends
 	}
 	return nil
+}
+
+func (x *PluginDescription) GetReserves() bool {
+	if x != nil {
+		return x.Reserves
+	}
+	return false
+}
+
+func (x *PluginDescription) GetPermits() bool {
+	if x != nil {
+		return x.Permits
+	}
+	return false
+}
+
+func (x *PluginDescription) GetPreBinds() bool {
+	if x != nil {
+		return x.PreBinds
+	}
+	return false
+}
+
+func (x *PluginDescription) GetPostBinds() bool {
+	if x != nil {
+		return x.PostBinds
+	}
+	return false
 }
 
 // Dependencies are what answers depend on.
@@ -1272,6 +1374,309 @@ func (x *Scores) GetScores() []int32 {
 	return nil
 }
 
+// PlaceRequest is a step of a placement.
+type PlaceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 for the first request of a stream, and one more for each that follows.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// In the first request of a stream, which has no step and no response: the profiles that use a plugin of this process.
+	Profiles []*Profile `protobuf:"bytes,2,rep,name=profiles,proto3" json:"profiles,omitempty"`
+	// What is placed where. Absent in the first request.
+	Placement *Placement `protobuf:"bytes,3,opt,name=placement,proto3" json:"placement,omitempty"`
+	// What to do.
+	Step Step `protobuf:"varint,4,opt,name=step,proto3,enum=berth.plugin.v1.Step" json:"step,omitempty"`
+	// The plugins that do it, in the order in which they are to; none if the service is only to know of the placement. The first that rejects or fails ends the step, but for STEP_UNRESERVE and STEP_POST_BIND, which
+	// all do. Of STEP_UNRESERVE it is all that reserve, also those that have not been asked to.
+	Plugins       []string `protobuf:"bytes,5,rep,name=plugins,proto3" json:"plugins,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaceRequest) Reset() {
+	*x = PlaceRequest{}
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaceRequest) ProtoMessage() {}
+
+func (x *PlaceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaceRequest.ProtoReflect.Descriptor instead.
+func (*PlaceRequest) Descriptor() ([]byte, []int) {
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PlaceRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PlaceRequest) GetProfiles() []*Profile {
+	if x != nil {
+		return x.Profiles
+	}
+	return nil
+}
+
+func (x *PlaceRequest) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+func (x *PlaceRequest) GetStep() Step {
+	if x != nil {
+		return x.Step
+	}
+	return Step_STEP_UNSPECIFIED
+}
+
+func (x *PlaceRequest) GetPlugins() []string {
+	if x != nil {
+		return x.Plugins
+	}
+	return nil
+}
+
+// Placement is a pod and the node that it was given.
+type Placement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// metadata.uid.
+	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// metadata.namespace.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// metadata.name.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// spec.schedulerName.
+	SchedulerName string `protobuf:"bytes,4,opt,name=scheduler_name,json=schedulerName,proto3" json:"scheduler_name,omitempty"`
+	// The node's metadata.name.
+	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	// With STEP_RESERVE, if some plugin of the process depends on objects: the v1.Pod in JSON, without managedFields.
+	Object        []byte `protobuf:"bytes,6,opt,name=object,proto3" json:"object,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Placement) Reset() {
+	*x = Placement{}
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Placement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Placement) ProtoMessage() {}
+
+func (x *Placement) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Placement.ProtoReflect.Descriptor instead.
+func (*Placement) Descriptor() ([]byte, []int) {
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Placement) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *Placement) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Placement) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Placement) GetSchedulerName() string {
+	if x != nil {
+		return x.SchedulerName
+	}
+	return ""
+}
+
+func (x *Placement) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Placement) GetObject() []byte {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+// PlaceResponse answers a step. Without rejection and error it has succeeded.
+type PlaceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// That of the request.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The placement is given back, with that reason: the pod is unschedulable.
+	Rejection *Rejection `protobuf:"bytes,2,opt,name=rejection,proto3" json:"rejection,omitempty"`
+	// The step could not be taken: the placement is given back, and the pod's attempt fails with this text, which names the plugin. At most 1 KiB.
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// Of STEP_PERMIT, once: the pod waits, for so many milliseconds at most, 900000 in any case, and another response with this id says what becomes of it. Without one, it is rejected, some time later.
+	// 0: it does not wait.
+	WaitsMilliseconds int64 `protobuf:"varint,4,opt,name=waits_milliseconds,json=waitsMilliseconds,proto3" json:"waits_milliseconds,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *PlaceResponse) Reset() {
+	*x = PlaceResponse{}
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaceResponse) ProtoMessage() {}
+
+func (x *PlaceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaceResponse.ProtoReflect.Descriptor instead.
+func (*PlaceResponse) Descriptor() ([]byte, []int) {
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PlaceResponse) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PlaceResponse) GetRejection() *Rejection {
+	if x != nil {
+		return x.Rejection
+	}
+	return nil
+}
+
+func (x *PlaceResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *PlaceResponse) GetWaitsMilliseconds() int64 {
+	if x != nil {
+		return x.WaitsMilliseconds
+	}
+	return 0
+}
+
+// Rejection says why a placement does not come about.
+type Rejection struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The plugin that says so, one of the request's.
+	Plugin string `protobuf:"bytes,1,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	// Why, in a few words. At most 1 KiB.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rejection) Reset() {
+	*x = Rejection{}
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rejection) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rejection) ProtoMessage() {}
+
+func (x *Rejection) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rejection.ProtoReflect.Descriptor instead.
+func (*Rejection) Descriptor() ([]byte, []int) {
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Rejection) GetPlugin() string {
+	if x != nil {
+		return x.Plugin
+	}
+	return ""
+}
+
+func (x *Rejection) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_berth_plugin_v1_plugin_proto protoreflect.FileDescriptor
 
 const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
@@ -1279,13 +1684,18 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x1cberth/plugin/v1/plugin.proto\x12\x0fberth.plugin.v1\"\x11\n" +
 	"\x0fDescribeRequest\"P\n" +
 	"\x10DescribeResponse\x12<\n" +
-	"\aplugins\x18\x01 \x03(\v2\".berth.plugin.v1.PluginDescriptionR\aplugins\"\xd8\x01\n" +
+	"\aplugins\x18\x01 \x03(\v2\".berth.plugin.v1.PluginDescriptionR\aplugins\"\xca\x02\n" +
 	"\x11PluginDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\afilters\x18\x02 \x01(\bR\afilters\x12\x16\n" +
 	"\x06scores\x18\x03 \x01(\bR\x06scores\x12D\n" +
 	"\rnormalization\x18\x04 \x01(\x0e2\x1e.berth.plugin.v1.NormalizationR\rnormalization\x127\n" +
-	"\adepends\x18\x05 \x01(\v2\x1d.berth.plugin.v1.DependenciesR\adepends\"\xaa\x01\n" +
+	"\adepends\x18\x05 \x01(\v2\x1d.berth.plugin.v1.DependenciesR\adepends\x12\x1a\n" +
+	"\breserves\x18\x06 \x01(\bR\breserves\x12\x18\n" +
+	"\apermits\x18\a \x01(\bR\apermits\x12\x1b\n" +
+	"\tpre_binds\x18\b \x01(\bR\bpreBinds\x12\x1d\n" +
+	"\n" +
+	"post_binds\x18\t \x01(\bR\tpostBinds\"\xaa\x01\n" +
 	"\fDependencies\x12\x1c\n" +
 	"\trequested\x18\x01 \x01(\bR\trequested\x12\x12\n" +
 	"\x04pods\x18\x02 \x01(\bR\x04pods\x12\x18\n" +
@@ -1370,15 +1780,44 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\" \n" +
 	"\x06Scores\x12\x16\n" +
-	"\x06scores\x18\x01 \x03(\x05R\x06scores*\x81\x01\n" +
+	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xd3\x01\n" +
+	"\fPlaceRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
+	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x128\n" +
+	"\tplacement\x18\x03 \x01(\v2\x1a.berth.plugin.v1.PlacementR\tplacement\x12)\n" +
+	"\x04step\x18\x04 \x01(\x0e2\x15.berth.plugin.v1.StepR\x04step\x12\x18\n" +
+	"\aplugins\x18\x05 \x03(\tR\aplugins\"\xa2\x01\n" +
+	"\tPlacement\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12%\n" +
+	"\x0escheduler_name\x18\x04 \x01(\tR\rschedulerName\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x12\x16\n" +
+	"\x06object\x18\x06 \x01(\fR\x06object\"\x9e\x01\n" +
+	"\rPlaceResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x128\n" +
+	"\trejection\x18\x02 \x01(\v2\x1a.berth.plugin.v1.RejectionR\trejection\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12-\n" +
+	"\x12waits_milliseconds\x18\x04 \x01(\x03R\x11waitsMilliseconds\";\n" +
+	"\tRejection\x12\x16\n" +
+	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason*\x81\x01\n" +
 	"\rNormalization\x12\x1d\n" +
 	"\x19NORMALIZATION_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aNORMALIZATION_PROPORTIONAL\x10\x01\x12\x1a\n" +
 	"\x16NORMALIZATION_REVERSED\x10\x02\x12\x15\n" +
-	"\x11NORMALIZATION_OWN\x10\x032\xac\x01\n" +
+	"\x11NORMALIZATION_OWN\x10\x03*z\n" +
+	"\x04Step\x12\x14\n" +
+	"\x10STEP_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fSTEP_RESERVE\x10\x01\x12\x12\n" +
+	"\x0eSTEP_UNRESERVE\x10\x02\x12\x0f\n" +
+	"\vSTEP_PERMIT\x10\x03\x12\x11\n" +
+	"\rSTEP_PRE_BIND\x10\x04\x12\x12\n" +
+	"\x0eSTEP_POST_BIND\x10\x052\xf8\x01\n" +
 	"\rPluginService\x12O\n" +
 	"\bDescribe\x12 .berth.plugin.v1.DescribeRequest\x1a!.berth.plugin.v1.DescribeResponse\x12J\n" +
-	"\x05Judge\x12\x1d.berth.plugin.v1.JudgeRequest\x1a\x1e.berth.plugin.v1.JudgeResponse(\x010\x01B\xc8\x01\n" +
+	"\x05Judge\x12\x1d.berth.plugin.v1.JudgeRequest\x1a\x1e.berth.plugin.v1.JudgeResponse(\x010\x01\x12J\n" +
+	"\x05Place\x12\x1d.berth.plugin.v1.PlaceRequest\x1a\x1e.berth.plugin.v1.PlaceResponse(\x010\x01B\xc8\x01\n" +
 	"\x13com.berth.plugin.v1B\vPluginProtoP\x01ZFgithub.com/berth-scheduler/berth/internal/gen/berth/plugin/v1;pluginv1\xa2\x02\x03BPX\xaa\x02\x0fBerth.Plugin.V1\xca\x02\x0fBerth\\Plugin\\V1\xe2\x02\x1bBerth\\Plugin\\V1\\GPBMetadata\xea\x02\x11Berth::Plugin::V1b\x06proto3"
 
 var (
@@ -1393,62 +1832,73 @@ func file_berth_plugin_v1_plugin_proto_rawDescGZIP() []byte {
 	return file_berth_plugin_v1_plugin_proto_rawDescData
 }
 
-var file_berth_plugin_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_berth_plugin_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	(Normalization)(0),        // 0: berth.plugin.v1.Normalization
-	(*DescribeRequest)(nil),   // 1: berth.plugin.v1.DescribeRequest
-	(*DescribeResponse)(nil),  // 2: berth.plugin.v1.DescribeResponse
-	(*PluginDescription)(nil), // 3: berth.plugin.v1.PluginDescription
-	(*Dependencies)(nil),      // 4: berth.plugin.v1.Dependencies
-	(*JudgeRequest)(nil),      // 5: berth.plugin.v1.JudgeRequest
-	(*Profile)(nil),           // 6: berth.plugin.v1.Profile
-	(*PluginArguments)(nil),   // 7: berth.plugin.v1.PluginArguments
-	(*Kind)(nil),              // 8: berth.plugin.v1.Kind
-	(*Node)(nil),              // 9: berth.plugin.v1.Node
-	(*NodeSpec)(nil),          // 10: berth.plugin.v1.NodeSpec
-	(*Taint)(nil),             // 11: berth.plugin.v1.Taint
-	(*PlacedPod)(nil),         // 12: berth.plugin.v1.PlacedPod
-	(*Question)(nil),          // 13: berth.plugin.v1.Question
-	(*JudgeResponse)(nil),     // 14: berth.plugin.v1.JudgeResponse
-	(*Answer)(nil),            // 15: berth.plugin.v1.Answer
-	(*Refusal)(nil),           // 16: berth.plugin.v1.Refusal
-	(*Scores)(nil),            // 17: berth.plugin.v1.Scores
-	nil,                       // 18: berth.plugin.v1.Kind.LabelsEntry
-	nil,                       // 19: berth.plugin.v1.Kind.RequestedEntry
-	nil,                       // 20: berth.plugin.v1.Node.RequestedEntry
-	nil,                       // 21: berth.plugin.v1.NodeSpec.LabelsEntry
-	nil,                       // 22: berth.plugin.v1.NodeSpec.AllocatableEntry
+	(Step)(0),                 // 1: berth.plugin.v1.Step
+	(*DescribeRequest)(nil),   // 2: berth.plugin.v1.DescribeRequest
+	(*DescribeResponse)(nil),  // 3: berth.plugin.v1.DescribeResponse
+	(*PluginDescription)(nil), // 4: berth.plugin.v1.PluginDescription
+	(*Dependencies)(nil),      // 5: berth.plugin.v1.Dependencies
+	(*JudgeRequest)(nil),      // 6: berth.plugin.v1.JudgeRequest
+	(*Profile)(nil),           // 7: berth.plugin.v1.Profile
+	(*PluginArguments)(nil),   // 8: berth.plugin.v1.PluginArguments
+	(*Kind)(nil),              // 9: berth.plugin.v1.Kind
+	(*Node)(nil),              // 10: berth.plugin.v1.Node
+	(*NodeSpec)(nil),          // 11: berth.plugin.v1.NodeSpec
+	(*Taint)(nil),             // 12: berth.plugin.v1.Taint
+	(*PlacedPod)(nil),         // 13: berth.plugin.v1.PlacedPod
+	(*Question)(nil),          // 14: berth.plugin.v1.Question
+	(*JudgeResponse)(nil),     // 15: berth.plugin.v1.JudgeResponse
+	(*Answer)(nil),            // 16: berth.plugin.v1.Answer
+	(*Refusal)(nil),           // 17: berth.plugin.v1.Refusal
+	(*Scores)(nil),            // 18: berth.plugin.v1.Scores
+	(*PlaceRequest)(nil),      // 19: berth.plugin.v1.PlaceRequest
+	(*Placement)(nil),         // 20: berth.plugin.v1.Placement
+	(*PlaceResponse)(nil),     // 21: berth.plugin.v1.PlaceResponse
+	(*Rejection)(nil),         // 22: berth.plugin.v1.Rejection
+	nil,                       // 23: berth.plugin.v1.Kind.LabelsEntry
+	nil,                       // 24: berth.plugin.v1.Kind.RequestedEntry
+	nil,                       // 25: berth.plugin.v1.Node.RequestedEntry
+	nil,                       // 26: berth.plugin.v1.NodeSpec.LabelsEntry
+	nil,                       // 27: berth.plugin.v1.NodeSpec.AllocatableEntry
 }
 var file_berth_plugin_v1_plugin_proto_depIdxs = []int32{
-	3,  // 0: berth.plugin.v1.DescribeResponse.plugins:type_name -> berth.plugin.v1.PluginDescription
+	4,  // 0: berth.plugin.v1.DescribeResponse.plugins:type_name -> berth.plugin.v1.PluginDescription
 	0,  // 1: berth.plugin.v1.PluginDescription.normalization:type_name -> berth.plugin.v1.Normalization
-	4,  // 2: berth.plugin.v1.PluginDescription.depends:type_name -> berth.plugin.v1.Dependencies
-	6,  // 3: berth.plugin.v1.JudgeRequest.profiles:type_name -> berth.plugin.v1.Profile
-	8,  // 4: berth.plugin.v1.JudgeRequest.kinds:type_name -> berth.plugin.v1.Kind
-	9,  // 5: berth.plugin.v1.JudgeRequest.nodes:type_name -> berth.plugin.v1.Node
-	13, // 6: berth.plugin.v1.JudgeRequest.questions:type_name -> berth.plugin.v1.Question
-	7,  // 7: berth.plugin.v1.Profile.arguments:type_name -> berth.plugin.v1.PluginArguments
-	18, // 8: berth.plugin.v1.Kind.labels:type_name -> berth.plugin.v1.Kind.LabelsEntry
-	19, // 9: berth.plugin.v1.Kind.requested:type_name -> berth.plugin.v1.Kind.RequestedEntry
-	10, // 10: berth.plugin.v1.Node.spec:type_name -> berth.plugin.v1.NodeSpec
-	20, // 11: berth.plugin.v1.Node.requested:type_name -> berth.plugin.v1.Node.RequestedEntry
-	12, // 12: berth.plugin.v1.Node.added:type_name -> berth.plugin.v1.PlacedPod
-	21, // 13: berth.plugin.v1.NodeSpec.labels:type_name -> berth.plugin.v1.NodeSpec.LabelsEntry
-	11, // 14: berth.plugin.v1.NodeSpec.taints:type_name -> berth.plugin.v1.Taint
-	22, // 15: berth.plugin.v1.NodeSpec.allocatable:type_name -> berth.plugin.v1.NodeSpec.AllocatableEntry
-	15, // 16: berth.plugin.v1.JudgeResponse.answers:type_name -> berth.plugin.v1.Answer
-	16, // 17: berth.plugin.v1.Answer.refusals:type_name -> berth.plugin.v1.Refusal
-	17, // 18: berth.plugin.v1.Answer.scores:type_name -> berth.plugin.v1.Scores
-	1,  // 19: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
-	5,  // 20: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
-	2,  // 21: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
-	14, // 22: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
-	21, // [21:23] is the sub-list for method output_type
-	19, // [19:21] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	5,  // 2: berth.plugin.v1.PluginDescription.depends:type_name -> berth.plugin.v1.Dependencies
+	7,  // 3: berth.plugin.v1.JudgeRequest.profiles:type_name -> berth.plugin.v1.Profile
+	9,  // 4: berth.plugin.v1.JudgeRequest.kinds:type_name -> berth.plugin.v1.Kind
+	10, // 5: berth.plugin.v1.JudgeRequest.nodes:type_name -> berth.plugin.v1.Node
+	14, // 6: berth.plugin.v1.JudgeRequest.questions:type_name -> berth.plugin.v1.Question
+	8,  // 7: berth.plugin.v1.Profile.arguments:type_name -> berth.plugin.v1.PluginArguments
+	23, // 8: berth.plugin.v1.Kind.labels:type_name -> berth.plugin.v1.Kind.LabelsEntry
+	24, // 9: berth.plugin.v1.Kind.requested:type_name -> berth.plugin.v1.Kind.RequestedEntry
+	11, // 10: berth.plugin.v1.Node.spec:type_name -> berth.plugin.v1.NodeSpec
+	25, // 11: berth.plugin.v1.Node.requested:type_name -> berth.plugin.v1.Node.RequestedEntry
+	13, // 12: berth.plugin.v1.Node.added:type_name -> berth.plugin.v1.PlacedPod
+	26, // 13: berth.plugin.v1.NodeSpec.labels:type_name -> berth.plugin.v1.NodeSpec.LabelsEntry
+	12, // 14: berth.plugin.v1.NodeSpec.taints:type_name -> berth.plugin.v1.Taint
+	27, // 15: berth.plugin.v1.NodeSpec.allocatable:type_name -> berth.plugin.v1.NodeSpec.AllocatableEntry
+	16, // 16: berth.plugin.v1.JudgeResponse.answers:type_name -> berth.plugin.v1.Answer
+	17, // 17: berth.plugin.v1.Answer.refusals:type_name -> berth.plugin.v1.Refusal
+	18, // 18: berth.plugin.v1.Answer.scores:type_name -> berth.plugin.v1.Scores
+	7,  // 19: berth.plugin.v1.PlaceRequest.profiles:type_name -> berth.plugin.v1.Profile
+	20, // 20: berth.plugin.v1.PlaceRequest.placement:type_name -> berth.plugin.v1.Placement
+	1,  // 21: berth.plugin.v1.PlaceRequest.step:type_name -> berth.plugin.v1.Step
+	22, // 22: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
+	2,  // 23: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
+	6,  // 24: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
+	19, // 25: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
+	3,  // 26: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
+	15, // 27: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
+	21, // 28: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
+	26, // [26:29] is the sub-list for method output_type
+	23, // [23:26] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_berth_plugin_v1_plugin_proto_init() }
@@ -1461,8 +1911,8 @@ func file_berth_plugin_v1_plugin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_plugin_v1_plugin_proto_rawDesc), len(file_berth_plugin_v1_plugin_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   22,
+			NumEnums:      2,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

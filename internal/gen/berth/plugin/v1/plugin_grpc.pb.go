@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	PluginService_Describe_FullMethodName = "/berth.plugin.v1.PluginService/Describe"
 	PluginService_Judge_FullMethodName    = "/berth.plugin.v1.PluginService/Judge"
+	PluginService_Place_FullMethodName    = "/berth.plugin.v1.PluginService/Place"
 )
 
 // PluginServiceClient is the client API for PluginService service.
@@ -38,6 +39,13 @@ type PluginServiceClient interface {
 	// when it has changed: the server keeps it as long as the stream is open. A stream that ends, for whatever reason, is begun anew from nothing.
 	// A response that does not come within the time that Berth's configuration gives, or makes no sense, ends the stream.
 	Judge(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[JudgeRequest, JudgeResponse], error)
+	// Place has plugins take their steps between the choice of a pod's node and its bind: kube-scheduler's Reserve, Unreserve, Permit, PreBind and PostBind. It is only called of a service
+	// of which a profile uses one of these points. A binder has one stream; another one that takes over from it may have one at the same time, with the same pods: each is by itself. Requests are sent without
+	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before.
+	// Each request is answered, also one without plugins. A response that does not come within the time that Berth's configuration gives for that step, or makes no sense, ends the stream.
+	// When a stream ends, for whatever reason, the server takes back all that was reserved on it and has not been bound, as if it were told to. Berth gives back what waited for a response on it. What stands all
+	// the same, since it was permitted, is reserved again on the next stream, before anything else is asked; a bind of it may be under way, or have happened.
+	Place(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PlaceRequest, PlaceResponse], error)
 }
 
 type pluginServiceClient struct {
@@ -71,6 +79,19 @@ func (c *pluginServiceClient) Judge(ctx context.Context, opts ...grpc.CallOption
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PluginService_JudgeClient = grpc.BidiStreamingClient[JudgeRequest, JudgeResponse]
 
+func (c *pluginServiceClient) Place(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PlaceRequest, PlaceResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PluginService_ServiceDesc.Streams[1], PluginService_Place_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[PlaceRequest, PlaceResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PluginService_PlaceClient = grpc.BidiStreamingClient[PlaceRequest, PlaceResponse]
+
 // PluginServiceServer is the server API for PluginService service.
 // All implementations must embed UnimplementedPluginServiceServer
 // for forward compatibility.
@@ -84,6 +105,13 @@ type PluginServiceServer interface {
 	// when it has changed: the server keeps it as long as the stream is open. A stream that ends, for whatever reason, is begun anew from nothing.
 	// A response that does not come within the time that Berth's configuration gives, or makes no sense, ends the stream.
 	Judge(grpc.BidiStreamingServer[JudgeRequest, JudgeResponse]) error
+	// Place has plugins take their steps between the choice of a pod's node and its bind: kube-scheduler's Reserve, Unreserve, Permit, PreBind and PostBind. It is only called of a service
+	// of which a profile uses one of these points. A binder has one stream; another one that takes over from it may have one at the same time, with the same pods: each is by itself. Requests are sent without
+	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before.
+	// Each request is answered, also one without plugins. A response that does not come within the time that Berth's configuration gives for that step, or makes no sense, ends the stream.
+	// When a stream ends, for whatever reason, the server takes back all that was reserved on it and has not been bound, as if it were told to. Berth gives back what waited for a response on it. What stands all
+	// the same, since it was permitted, is reserved again on the next stream, before anything else is asked; a bind of it may be under way, or have happened.
+	Place(grpc.BidiStreamingServer[PlaceRequest, PlaceResponse]) error
 	mustEmbedUnimplementedPluginServiceServer()
 }
 
@@ -99,6 +127,9 @@ func (UnimplementedPluginServiceServer) Describe(context.Context, *DescribeReque
 }
 func (UnimplementedPluginServiceServer) Judge(grpc.BidiStreamingServer[JudgeRequest, JudgeResponse]) error {
 	return status.Error(codes.Unimplemented, "method Judge not implemented")
+}
+func (UnimplementedPluginServiceServer) Place(grpc.BidiStreamingServer[PlaceRequest, PlaceResponse]) error {
+	return status.Error(codes.Unimplemented, "method Place not implemented")
 }
 func (UnimplementedPluginServiceServer) mustEmbedUnimplementedPluginServiceServer() {}
 func (UnimplementedPluginServiceServer) testEmbeddedByValue()                       {}
@@ -146,6 +177,13 @@ func _PluginService_Judge_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PluginService_JudgeServer = grpc.BidiStreamingServer[JudgeRequest, JudgeResponse]
 
+func _PluginService_Place_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PluginServiceServer).Place(&grpc.GenericServerStream[PlaceRequest, PlaceResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PluginService_PlaceServer = grpc.BidiStreamingServer[PlaceRequest, PlaceResponse]
+
 // PluginService_ServiceDesc is the grpc.ServiceDesc for PluginService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -162,6 +200,12 @@ var PluginService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Judge",
 			Handler:       _PluginService_Judge_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Place",
+			Handler:       _PluginService_Place_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

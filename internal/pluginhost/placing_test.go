@@ -1,0 +1,330 @@
+package pluginhost
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+// stepper answers steps as a test says: with any number of responses, the ids of which it may leave out.
+type stepper struct {
+	pluginv1.UnimplementedPluginServiceServer
+	objects bool
+	answer  func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse
+
+	mu   sync.Mutex
+	told []*pluginv1.PlaceRequest
+}
+
+func (s *stepper) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
+	return &pluginv1.DescribeResponse{Plugins: []*pluginv1.PluginDescription{{
+		Name: "P", Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Depends: &pluginv1.Dependencies{Objects: s.objects},
+	}}}, nil
+}
+
+func (s *stepper) Place(stream pluginv1.PluginService_PlaceServer) error {
+	for {
+		r, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.told = append(s.told, r)
+		s.mu.Unlock()
+		if r.GetStep() == pluginv1.Step_STEP_UNSPECIFIED {
+			continue
+		}
+		responses := []*pluginv1.PlaceResponse{{}}
+		if s.answer != nil {
+			responses = s.answer(r)
+		}
+		for _, response := range responses {
+			if response.GetId() == 0 {
+				response.Id = r.GetId()
+			}
+			if err := stream.Send(response); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *stepper) requests() []*pluginv1.PlaceRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*pluginv1.PlaceRequest(nil), s.told...)
+}
+
+// hosting returns a host of a service that answers steps.
+func hosting(t *testing.T, s *stepper, timeout time.Duration) *Host {
+	t.Helper()
+	l := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	pluginv1.RegisterPluginServiceServer(server, s)
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	all := []string{"P"}
+	h, err := New(Config{
+		Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: dial(t, l), Timeout: timeout, PreBindTimeout: time.Hour, Objects: s.objects}},
+		Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": {all, all, all, all}},
+		Objects: noNodes{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.EndPlacing(math.MaxInt64) })
+	return h
+}
+
+type noNodes struct{}
+
+func (noNodes) Node(string) *corev1.Node { return nil }
+
+func placementOf(name string) Placement {
+	return Placement{UID: "uid of " + name, Namespace: "n", Name: name, SchedulerName: "default-scheduler", Node: "a"}
+}
+
+func noPod(context.Context) (*corev1.Pod, error) { return nil, errors.New("nobody is sent the pod") }
+
+// decided waits until it is known what becomes of a placement.
+func decided(t *testing.T, w *Wait, wake <-chan struct{}) error {
+	t.Helper()
+	for {
+		if is, err := w.Decided(time.Now()); is {
+			return err
+		}
+		<-wake
+	}
+}
+
+// left returns how many calls and placements a stream keeps.
+func left(h *Host) (calls, placed int) {
+	is := h.services[0].placing.now()
+	if is == nil {
+		return -1, -1
+	}
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	return len(is.calls), len(is.placed)
+}
+
+func TestNothingIsKeptOfPlacementsThatAreOver(t *testing.T) {
+	s := &stepper{objects: true}
+	h := hosting(t, s, time.Minute)
+	pod := func(context.Context) (*corev1.Pod, error) {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: types.UID("u")}}, nil
+	}
+	wake := make(chan struct{}, 100)
+	for _, bound := range []bool{true, false} {
+		p := placementOf("p")
+		if err := h.Reserve(t.Context(), 1, p, pod); err != nil {
+			t.Fatal(err)
+		}
+		if w, err := h.Permit(t.Context(), 1, p, nil); w != nil || err != nil {
+			t.Fatalf("permit: %v, %v", w, err)
+		}
+		w, at, err := h.PreBind(t.Context(), 1, p, noPod, 0, func() { wake <- struct{}{} }) // it has been told of it
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := decided(t, w, wake); err != nil {
+			t.Error(err)
+		}
+		if w, _, err := h.PreBind(t.Context(), 1, p, noPod, at, nil); w != nil || err != nil {
+			t.Errorf("a service behind the last: %v, %v", w, err)
+		}
+		if bound {
+			over := make(chan struct{})
+			h.Bound(t.Context(), 1, p, func() { close(over) })
+			<-over
+		} else {
+			h.Unreserve(t.Context(), p)
+			h.Unreserve(t.Context(), p) // which nobody hears of
+		}
+		if calls, placed := left(h); calls != 0 || placed != 0 {
+			t.Errorf("%d calls and %d placements are left", calls, placed)
+		}
+	}
+	var steps []string
+	for _, r := range s.requests()[1:] {
+		steps = append(steps, r.GetStep().String())
+		if has := len(r.GetPlacement().GetObject()) > 0; has != (r.GetStep() == pluginv1.Step_STEP_RESERVE) {
+			t.Errorf("%v is told with an object: %v", r.GetStep(), has)
+		}
+	}
+	want := "STEP_RESERVE STEP_PERMIT STEP_PRE_BIND STEP_POST_BIND STEP_RESERVE STEP_PERMIT STEP_PRE_BIND STEP_UNRESERVE"
+	if got := strings.Join(steps, " "); got != want {
+		t.Errorf("steps: %s, want %s", got, want)
+	}
+}
+
+// A service that says what makes no sense is not believed anything any more; one that says no is.
+func TestAnswersToStepsThatMakeNoSenseEndTheStream(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answers []*pluginv1.PlaceResponse // to the permit
+		want    string
+		ends    bool
+	}{
+		"it rejects":                     {[]*pluginv1.PlaceResponse{{Rejection: &pluginv1.Rejection{Plugin: "P", Reason: "no"}}}, "no", false},
+		"it waits for ever, and rejects": {[]*pluginv1.PlaceResponse{{WaitsMilliseconds: math.MaxInt64}, {Rejection: &pluginv1.Rejection{Plugin: "P", Reason: "no"}}}, "no", false},
+		"it fails":                       {[]*pluginv1.PlaceResponse{{Error: "oh"}}, `plugin service "s": oh`, false},
+		"it waits, and rejects":          {[]*pluginv1.PlaceResponse{{WaitsMilliseconds: 60_000}, {Rejection: &pluginv1.Rejection{Plugin: "P", Reason: "no"}}}, "no", false},
+		"another plugin rejects":         {[]*pluginv1.PlaceResponse{{Rejection: &pluginv1.Rejection{Plugin: "Q", Reason: "no"}}}, `rejection.plugin: "Q" was not asked`, true},
+		"it rejects without a reason":    {[]*pluginv1.PlaceResponse{{Rejection: &pluginv1.Rejection{Plugin: "P"}}}, "rejection.reason: P gives none", true},
+		"it waits for less than nothing": {[]*pluginv1.PlaceResponse{{WaitsMilliseconds: -1}}, "waits_milliseconds: -1 is negative", true},
+		"it waits, and fails at once":    {[]*pluginv1.PlaceResponse{{WaitsMilliseconds: 60_000, Error: "oh"}}, "it has said more of that permit", true},
+		"it waits twice":                 {[]*pluginv1.PlaceResponse{{WaitsMilliseconds: 60_000}, {WaitsMilliseconds: 60_000}}, "it has said more of that permit", true},
+		"it answers what nobody asked":   {[]*pluginv1.PlaceResponse{{Id: 77}}, "a response with id 77, to which there is no request", true},
+		"it answers twice":               {[]*pluginv1.PlaceResponse{{WaitsMilliseconds: 60_000}, {Id: 2}}, "a response with id 2, to which there is no request", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &stepper{answer: func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+				if r.GetStep() == pluginv1.Step_STEP_PERMIT {
+					return tt.answers
+				}
+				return []*pluginv1.PlaceResponse{{}}
+			}}
+			h := hosting(t, s, time.Minute)
+			p := placementOf("p")
+			if err := h.Reserve(t.Context(), 1, p, noPod); err != nil {
+				t.Fatal(err)
+			}
+			wake := make(chan struct{}, 100)
+			w, err := h.Permit(t.Context(), 1, p, func() { wake <- struct{}{} })
+			if w != nil {
+				err = decided(t, w, wake)
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.want) || errors.As(err, new(Rejection)) != strings.HasPrefix(tt.want, "no") {
+				t.Errorf("permit: %v, want %s", err, tt.want)
+			}
+			if calls, _ := left(h); (calls < 0) != tt.ends || calls > 0 {
+				t.Errorf("%d calls are left; -1: the stream has ended", calls)
+			}
+		})
+	}
+}
+
+// What is under way for a placement is answered before it is unreserved; a pre-bind that goes on would do so for a pod that may be placed again.
+func TestAStepThatOutlivesItsPlacementEndsTheStream(t *testing.T) {
+	s := &stepper{answer: func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+		if r.GetStep() == pluginv1.Step_STEP_PRE_BIND {
+			return nil
+		}
+		return []*pluginv1.PlaceResponse{{}}
+	}}
+	h := hosting(t, s, time.Minute)
+	p := placementOf("p")
+	wake := make(chan struct{}, 100)
+	w, _, err := h.PreBind(t.Context(), 1, p, noPod, 0, func() { wake <- struct{}{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Unreserve(t.Context(), p)
+	if err := decided(t, w, wake); err == nil || !strings.Contains(err.Error(), "a step of n/p is under way still") {
+		t.Errorf("pre-bind: %v", err)
+	}
+	if calls, _ := left(h); calls != -1 {
+		t.Error("the stream has not ended")
+	}
+}
+
+func TestAServiceThatDoesNotAnswerAStepInTimeIsBegunAnew(t *testing.T) {
+	var inTime atomic.Bool
+	s := &stepper{answer: func(*pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+		if inTime.Load() {
+			return []*pluginv1.PlaceResponse{{}}
+		}
+		return nil
+	}}
+	const short = 50 * time.Millisecond
+	h := hosting(t, s, short)
+	clock := time.Minute
+	h.services[0].clock = func() time.Duration { return clock }
+	if err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); !errors.Is(err, errLate) {
+		t.Fatalf("reserve: %v", err)
+	}
+	if is := h.services[0].placing.now(); is != nil { // it ends behind the answer
+		is.running.Wait()
+	}
+	if err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); !errors.Is(err, errLate) {
+		t.Fatalf("at once: %v, want what was wrong", err)
+	}
+	if got := len(s.requests()); got != 2 {
+		t.Errorf("the service has heard %d requests, want 2", got)
+	}
+	inTime.Store(true)
+	clock += failedFor
+	if err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err != nil {
+		t.Errorf("a second later: %v", err)
+	}
+}
+
+// A service that has lost all it knew is told what stands before it is asked for anything else.
+func TestAServiceThatIsBegunAnewIsToldWhatStands(t *testing.T) {
+	s := &stepper{answer: func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+		if r.GetPlacement().GetName() == "refused" {
+			return []*pluginv1.PlaceResponse{{Rejection: &pluginv1.Rejection{Plugin: "P", Reason: "no"}}}
+		}
+		return []*pluginv1.PlaceResponse{{}}
+	}}
+	h := hosting(t, s, time.Minute)
+	h.Stands(t.Context(), 2, func() (out []Standing) {
+		for _, name := range []string{"p", "refused"} {
+			out = append(out, Standing{placementOf(name), noPod})
+		}
+		other := placementOf("of another profile")
+		other.SchedulerName = "other"
+		return append(out, Standing{other, noPod})
+	})
+	if err := h.BeginPlacing(t.Context(), 1, "default-scheduler"); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.requests()); n > 1 {
+		t.Errorf("of what stands in another epoch %d are told", n-1)
+	}
+	if err := h.BeginPlacing(t.Context(), 2, "default-scheduler"); err != nil {
+		t.Fatal(err)
+	}
+	if calls, placed := left(h); calls != 0 || placed != 1 {
+		t.Errorf("%d calls and %d placements, want 1", calls, placed)
+	}
+	h.Unreserve(t.Context(), placementOf("refused")) // of which it knows nothing
+	h.Unreserve(t.Context(), placementOf("p"))
+	var steps []string
+	for _, r := range s.requests() {
+		if r.GetStep() != pluginv1.Step_STEP_UNSPECIFIED {
+			steps = append(steps, strings.TrimPrefix(r.GetStep().String(), "STEP_")+" "+r.GetPlacement().GetName())
+		}
+	}
+	if got, want := strings.Join(steps, ", "), "RESERVE p, RESERVE refused, UNRESERVE refused, UNRESERVE p"; got != want {
+		t.Errorf("steps: %s, want %s", got, want)
+	}
+	// An earlier term, that has not heard yet that it is over, does not end what the next one has begun.
+	if err := h.BeginPlacing(t.Context(), 1, "default-scheduler"); err == nil {
+		t.Error("an earlier epoch begins anew")
+	}
+	h.EndPlacing(1)
+	if _, placed := left(h); placed != 0 {
+		t.Error("the stream has been ended by an earlier epoch")
+	}
+	h.EndPlacing(2)
+	if _, placed := left(h); placed != -1 {
+		t.Error("the stream has not been ended")
+	}
+}

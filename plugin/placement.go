@@ -1,0 +1,88 @@
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Placement is a pod and the node that it was given. A plugin gets the same one at all of its steps, from Reserve on, and another one if the pod is reserved again: what a plugin keeps of
+// a placement goes by it, and not by the pod's UID, for the pod may be reserved on one stream while it still is on another. It is only to be read.
+type Placement struct {
+	// UID, Namespace and Name are those of the pod's metadata.
+	UID, Namespace, Name string
+	// SchedulerName is spec.schedulerName, and the name of the profile.
+	SchedulerName string
+	// Node is the node's metadata.name.
+	Node string
+
+	plugin string     // whose it is
+	of     *placement // nil: none that a stream has told of
+}
+
+var errPodNotTold = errors.New("the pod was not told: no plugin of the process depends on objects, or it is bound and was not reserved on this stream")
+
+// Pod returns the pod as Kubernetes has it, without managedFields, as it was when it was reserved. It is decoded once, when somebody asks. It fails if no plugin of the process depends on
+// objects, and in PostBind and Unreserve of a pod that was not reserved.
+func (p *Placement) Pod() (*corev1.Pod, error) {
+	if p.of == nil || p.of.pod == nil {
+		return nil, errPodNotTold
+	}
+	return p.of.pod()
+}
+
+// Allow says that a placement that waits may be, as far as the plugin is concerned: it goes on when all plugins have said so that have it wait. It can be called from anywhere, also more than
+// once, and as soon as the placement is reserved, before Permit has returned. It does nothing to a placement that is decided, or over.
+func (p *Placement) Allow() {
+	if p.of != nil {
+		p.of.say(p.plugin, word{allowed: true})
+	}
+}
+
+// Reject says that a placement that waits may not be, whoever else has allowed it. The reason is told to people; without one it is "rejected". Otherwise it is as Allow.
+func (p *Placement) Reject(reason string) {
+	if reason == "" {
+		reason = "rejected"
+	}
+	if p.of != nil {
+		p.of.say(p.plugin, word{rejected: reason})
+	}
+}
+
+// Rejection says why a placement does not come about: it is given back, and its pod is unschedulable.
+type Rejection struct {
+	// Reason is told to people. Required; at most 1 KiB, or it is cut.
+	Reason string
+}
+
+// Permission is whether a placement may be. The zero Permission says that it may.
+type Permission struct {
+	// Rejection: it may not.
+	Rejection *Rejection
+	// Wait: that is not known yet. The placement waits until [Placement.Allow] or [Placement.Reject] is called of it, and is rejected after so long, or 15 minutes if that is less. 0: it does
+	// not wait.
+	Wait time.Duration
+}
+
+// maxWait is kube-scheduler's maxTimeout.
+const maxWait = 15 * time.Minute
+
+// check returns what is wrong with a rejection, if there is one.
+func (r *Rejection) check() error {
+	if r != nil && r.Reason == "" {
+		return errors.New("it is rejected without a reason")
+	}
+	return nil
+}
+
+func (p *Permission) check() error {
+	switch {
+	case p.Wait < 0:
+		return fmt.Errorf("it is to wait for %v: want 0 at least", p.Wait)
+	case p.Wait > 0 && p.Rejection != nil:
+		return errors.New("it is rejected, and is to wait")
+	}
+	return p.Rejection.check()
+}
