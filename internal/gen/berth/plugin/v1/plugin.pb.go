@@ -246,10 +246,13 @@ type PluginDescription struct {
 	Normalization Normalization `protobuf:"varint,4,opt,name=normalization,proto3,enum=berth.plugin.v1.Normalization" json:"normalization,omitempty"`
 	// What its answers depend on, besides the kind of the pod and what its node is itself. Nothing: an answer holds as long as the node is what it was.
 	Depends *Dependencies `protobuf:"bytes,5,opt,name=depends,proto3" json:"depends,omitempty"`
-	// It reserves and takes that back, permits, acts before a bind, and behind it: the steps of Place.
-	Reserves      bool `protobuf:"varint,6,opt,name=reserves,proto3" json:"reserves,omitempty"`
-	Permits       bool `protobuf:"varint,7,opt,name=permits,proto3" json:"permits,omitempty"`
-	PreBinds      bool `protobuf:"varint,8,opt,name=pre_binds,json=preBinds,proto3" json:"pre_binds,omitempty"`
+	// It reserves, and takes that back: STEP_RESERVE and STEP_UNRESERVE of Place.
+	Reserves bool `protobuf:"varint,6,opt,name=reserves,proto3" json:"reserves,omitempty"`
+	// It permits: STEP_PERMIT.
+	Permits bool `protobuf:"varint,7,opt,name=permits,proto3" json:"permits,omitempty"`
+	// It acts before a bind: STEP_PRE_BIND.
+	PreBinds bool `protobuf:"varint,8,opt,name=pre_binds,json=preBinds,proto3" json:"pre_binds,omitempty"`
+	// It acts behind a bind: STEP_POST_BIND.
 	PostBinds     bool `protobuf:"varint,9,opt,name=post_binds,json=postBinds,proto3" json:"post_binds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
