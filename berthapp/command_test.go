@@ -3,6 +3,7 @@ package berthapp
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +28,7 @@ func (picky) Permit(context.Context, fwk.CycleState, *v1.Pod, string) (*fwk.Stat
 }
 
 func newPicky(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	fmt.Println("plugins may write what they like")
 	unknown, ok := args.(*runtime.Unknown)
 	if !ok || !strings.Contains(string(unknown.Raw), "coins") {
 		return nil, os.ErrInvalid
@@ -84,6 +86,28 @@ profiles:
   - {name: Picky, args: {currency: coins}}
 `)
 	if wrong != "" || !strings.Contains(text, "name: Cheapest") || !strings.Contains(text, "currency: coins") {
+		t.Errorf("%s%s", wrong, text)
+	}
+}
+
+// Plugins of services beside them, in the same profile or in others, are none of theirs.
+func TestCompiledInPluginsAndPluginServicesGoTogether(t *testing.T) {
+	services := filepath.Join(t.TempDir(), "services.yaml")
+	if err := os.WriteFile(services, []byte("apiVersion: berth.dev/v1\nkind: PluginServices\nservices: [{name: s, address: 'unix:///s', plugins: [{name: GPUModel, points: [filter]}]}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte("{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], contexts: [{name: c, context: {cluster: c}}], current-context: c}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text, wrong := written(t, `
+profiles:
+- schedulerName: default-scheduler
+  plugins: {filter: {enabled: [{name: GPUModel}, {name: Cheapest}]}}
+- schedulerName: other
+  plugins: {filter: {enabled: [{name: GPUModel}]}}
+`, "--kubeconfig", kubeconfig, "--plugin-services", services)
+	if wrong != "" || !strings.Contains(text, "name: GPUModel") || !strings.Contains(text, "name: Cheapest") {
 		t.Errorf("%s%s", wrong, text)
 	}
 }

@@ -30,6 +30,8 @@ const (
 	largest = 16 << 20
 	// hungFor is how long plugins may go on when nobody waits any more for what they say: then they hang, and so does everybody who comes next.
 	hungFor = 5 * time.Second
+	// madeWithin is how long plugins may take to be made, and to read the cluster.
+	madeWithin = 5 * time.Minute
 	// hungCode is the exit code of a process whose plugins hang.
 	hungCode = 3
 )
@@ -57,7 +59,8 @@ func hostCommand(p *plugins) *cobra.Command {
 				return err
 			}
 			if f.describe {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(p.describe(cmd.Context(), cfg))
+				out := os.NewFile(command.DescribedFile, "described") // what plugins write goes elsewhere
+				return errors.Join(json.NewEncoder(out).Encode(p.describe(cmd.Context(), cfg)), out.Close())
 			}
 			ctx, stop := context.WithCancelCause(cmd.Context())
 			defer stop(nil)
@@ -98,6 +101,9 @@ func (p *plugins) describe(ctx context.Context, cfg *loaded) command.Described {
 	defer cancel()
 	for i := range cfg.Profiles {
 		profile := p.stripped(&cfg.Profiles[i])
+		if !p.uses(profile) {
+			continue
+		}
 		made, err := p.newProfile(ctx, cfg, profile)
 		if err != nil {
 			out.Errors[profile.SchedulerName] = err.Error()
@@ -118,7 +124,11 @@ func (p *plugins) serve(ctx context.Context, cfg *loaded, schedulerName string, 
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	defer server.Stop()
+	made := time.AfterFunc(madeWithin, func() {
+		hangs(fmt.Sprintf("they have not been made, or have not read the cluster, within %v", madeWithin))
+	})
 	profile, err := p.start(ctx, cfg, schedulerName)
+	made.Stop()
 	if err != nil {
 		return err
 	}
@@ -204,12 +214,17 @@ func (h *host) answer(ctx context.Context, w *world, request *pluginv1.JudgeRequ
 		select {
 		case <-done:
 		case <-wait.C:
-			stacks := make([]byte, 256<<10)
-			stacks = stacks[:runtime.Stack(stacks, true)]
-			fmt.Fprintf(os.Stderr, "plugins hang: nobody has waited for %v for what they say. Goroutines:\n%s\n", hungFor, stacks)
-			os.Exit(hungCode)
+			hangs(fmt.Sprintf("nobody has waited for %v for what they say", hungFor))
 		}
 	})
 	defer stop()
 	return w.answer(ctx, request)
+}
+
+// hangs ends the process, whose plugins hang, and says where they are.
+func hangs(why string) {
+	stacks := make([]byte, 256<<10)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	fmt.Fprintf(os.Stderr, "plugins hang: %s. Goroutines:\n%s\n", why, stacks)
+	os.Exit(hungCode)
 }

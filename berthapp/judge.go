@@ -34,7 +34,12 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 	if len(r.GetQuestions()) == 0 {
 		return out, nil
 	}
-	behind := w.sync(ctx)
+	var behind error
+	if w.goesOn(r) { // plugins may have noted of earlier nodes what they score them by
+		w.show()
+	} else {
+		behind = w.sync(ctx)
+	}
 	if behind != nil && !errors.As(behind, new(notYet)) {
 		return nil, status.Errorf(codes.Internal, "take up what was told: %v", behind)
 	}
@@ -64,6 +69,19 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 		out.Answers = append(out.Answers, answer)
 	}
 	return out, nil
+}
+
+// goesOn reports whether a request goes on with questions about pods of which plugins have begun to judge nodes, in the same state.
+func (w *world) goesOn(r *pluginv1.JudgeRequest) bool {
+	if len(w.touched)+len(w.moved)+len(r.GetNodes())+len(r.GetForgottenNodes()) > 0 {
+		return false
+	}
+	for _, q := range r.GetQuestions() {
+		if k := w.kinds[q.GetKind()]; k == nil || k.state == nil || k.version != w.version {
+			return false
+		}
+	}
+	return true
 }
 
 // prefiltered is what PreFilter plugins have said of a pod.
@@ -125,8 +143,8 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, nodes []st
 			return
 		}
 		node, err := w.snapshot.Get(nodes[i])
-		if err != nil { // Berth will hear of it
-			fail(fmt.Errorf("node %s: %w", nodes[i], err))
+		if err != nil { // the API server has no such node any more: Berth will hear of it
+			verdicts[i] = fwk.NewStatus(fwk.Unschedulable, "node(s) are not known to the plugins").WithPlugin(w.profile.names[0])
 			return
 		}
 		status := w.profile.framework.RunFilterPluginsWithNominatedPods(ctx, k.state, pod, node)

@@ -22,7 +22,6 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
-	inTree "k8s.io/kubernetes/pkg/scheduler/framework/plugins"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultbinder"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
@@ -77,16 +76,22 @@ func decode(data []byte) (*config.KubeSchedulerConfiguration, error) {
 // stripped returns a profile with those plugins alone that are compiled in, and what no framework does without. All their scores weigh 1: Berth weighs them.
 func (p *plugins) stripped(full *config.KubeSchedulerProfile) *config.KubeSchedulerProfile {
 	out := full.DeepCopy()
-	registry := inTree.NewInTreeRegistry()
 	for _, set := range pluginSets(out.Plugins) {
 		set.Enabled = slices.DeleteFunc(set.Enabled, func(e config.Plugin) bool {
-			return registry[e.Name] != nil && e.Name != queuesort.Name && e.Name != defaultbinder.Name
+			return p.registry[e.Name] == nil && e.Name != queuesort.Name && e.Name != defaultbinder.Name // plugin services have others
 		})
 		for k := range set.Enabled {
 			set.Enabled[k].Weight = 0
 		}
 	}
 	return out
+}
+
+// uses reports whether a profile that is stripped uses plugins that are compiled in.
+func (p *plugins) uses(stripped *config.KubeSchedulerProfile) bool {
+	return slices.ContainsFunc(pluginSets(stripped.Plugins), func(set *config.PluginSet) bool {
+		return slices.ContainsFunc(set.Enabled, func(e config.Plugin) bool { return p.registry[e.Name] != nil })
+	})
 }
 
 func pluginSets(p *config.Plugins) []*config.PluginSet {

@@ -142,7 +142,9 @@ func (w *world) setNode(i int, told *pluginv1.Node) error {
 	case spec == nil && n.name == "":
 		return invalid(fmt.Sprintf("node %d is new: want what it is", id), "nodes[%d].spec", i)
 	case spec != nil && len(spec.GetObject()) == 0:
-		n.object = nil // it has gone meanwhile: Berth will hear of that
+		if n.name != spec.GetName() { // else it is what it was, until Berth hears what has become of it
+			n.object = nil
+		}
 		w.rename(n, id, spec.GetName())
 	case spec != nil:
 		object := new(v1.Node)

@@ -33,6 +33,10 @@ type Config struct {
 	// Path is the program, and Args are its arguments. Its standard input is a pipe that ends with this process.
 	Path string
 	Args []string
+	// Env is its environment; nil is this process'.
+	Env []string
+	// Prepare is called before each start; nil: nothing is to be prepared. What it fails with, the start does.
+	Prepare func() error
 	// Memory is how many bytes of memory it may have; 0 means any number. Where the system does not tell how many it has, it has no limit.
 	Memory int64
 	// Alive asks the process whether it lives; nil: nobody does.
@@ -76,16 +80,22 @@ func Run(ctx context.Context, cfg Config) {
 
 // once runs the process once, and returns why it has ended.
 func (c *Config) once(ctx context.Context) error {
+	if c.Prepare != nil {
+		if err := c.Prepare(); err != nil {
+			return err
+		}
+	}
 	ctx, kill := context.WithCancelCause(ctx)
 	defer kill(nil)
 	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
 	cmd.SysProcAttr = attributes()
 	cmd.Cancel = func() error {
 		if cause := context.Cause(ctx); errors.Is(cause, errMemory) || errors.Is(cause, errSilent) {
-			return cmd.Process.Kill() // it has had its time
+			return kill9(cmd.Process) // it has had its time
 		}
 		return terminate(cmd.Process)
 	}
+	cmd.Env = c.Env
 	cmd.WaitDelay = endWithin
 	out := newLines(c.Log)
 	cmd.Stdout, cmd.Stderr = out, out
@@ -104,6 +114,7 @@ func (c *Config) once(ctx context.Context) error {
 		c.watch(ctx, cmd.Process.Pid, kill)
 	}()
 	err = cmd.Wait()
+	_ = kill9(cmd.Process) // what it has started itself
 	cause := context.Cause(ctx)
 	kill(nil)
 	<-watched

@@ -1,11 +1,11 @@
 package command
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -28,9 +28,12 @@ type CompiledIn struct {
 	// Names are their names.
 	Names []string
 	// Host is the command that runs the plugins of a profile, until its standard input ends. It has the flags --config and --kubeconfig; --profile, --socket, --timeout and --memory,
-	// with which it serves berth.plugin.v1; and --describe, with which it writes [Described] instead, and ends.
+	// with which it serves berth.plugin.v1; and --describe, with which it writes [Described] to the file [DescribedFile] instead, and ends.
 	Host *cobra.Command
 }
+
+// DescribedFile is the number of the file that [Described] is written to, in JSON: plugins may write to the others.
+const DescribedFile = 3
 
 // Described is what plugins that are compiled in say of themselves when they are made as a configuration says.
 type Described struct {
@@ -88,7 +91,7 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 	out = &roles.CompiledIn{
 		Names: f.in.Names, Program: program, Args: []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig}, Config: written, Memory: quantity.Whole(memory),
 	}
-	described, err := describe(ctx, out, file)
+	described, err := describe(ctx, out)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -111,25 +114,72 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 	return out, wrong, nil
 }
 
+// mostDescribed bounds what is read of [Described], and mostWritten what is kept of what plugins write meanwhile, in bytes.
+const (
+	mostDescribed = 1 << 20
+	mostWritten   = 64 << 10
+)
+
 // describe has the plugins made once, in a process of their own.
-func describe(ctx context.Context, in *roles.CompiledIn, file string) (d Described, err error) {
+func describe(ctx context.Context, in *roles.CompiledIn) (d Described, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, describeWithin, fmt.Errorf("not within %v", describeWithin))
 	defer cancel()
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, in.Program, append(slices.Clone(in.Args), "--config", file, "--describe")...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	file, err := os.CreateTemp("", "berth-config-") // the one that was read may be a pipe, or another one by now
+	if err != nil {
+		return d, err
+	}
+	defer os.Remove(file.Name())
+	_, err = file.Write(in.Config)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return d, err
+	}
+	out, to, err := os.Pipe()
+	if err != nil {
+		return d, err
+	}
+	defer out.Close()
+	written := &written{}
+	cmd := exec.CommandContext(ctx, in.Program, append(slices.Clone(in.Args), "--config", file.Name(), "--memory", fmt.Sprint(in.Memory), "--describe")...)
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.Env = written, written, []*os.File{to}, roles.PluginEnvironment()
 	cmd.WaitDelay = time.Second
-	if err = cmd.Run(); ctx.Err() != nil {
+	err = cmd.Start()
+	_ = to.Close()
+	if err == nil {
+		stop := context.AfterFunc(ctx, func() { _ = out.SetReadDeadline(time.Now()) }) // whatever its own children do
+		text, readErr := io.ReadAll(io.LimitReader(out, mostDescribed))
+		stop()
+		if err = cmd.Wait(); err == nil {
+			err = readErr
+		}
+		if err == nil {
+			err = json.Unmarshal(text, &d)
+		}
+	}
+	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	if err == nil {
-		err = json.Unmarshal(stdout.Bytes(), &d)
-	}
 	if err != nil {
-		return d, fmt.Errorf("make the plugins that are compiled in: %w: %s", err, parts(stderr.String()))
+		return d, fmt.Errorf("make the plugins that are compiled in: %w: %s", err, parts(written.text()))
 	}
 	return d, nil
 }
+
+// written is the beginning and the end of what a process has written.
+type written struct{ first, last []byte }
+
+func (w *written) Write(p []byte) (int, error) {
+	n := len(p)
+	if room := mostWritten/2 - len(w.first); room > 0 {
+		k := min(room, len(p))
+		w.first, p = append(w.first, p[:k]...), p[k:]
+	}
+	if w.last = append(w.last, p...); len(w.last) > mostWritten/2 {
+		w.last = slices.Clone(w.last[len(w.last)-mostWritten/2:])
+	}
+	return n, nil
+}
+
+func (w *written) text() string { return string(w.first) + string(w.last) }
 
 // parts returns the beginning and the end of what a process has written: a panic says first what it is, an error comes last.
 func parts(text string) string {

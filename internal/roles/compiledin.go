@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,6 +42,11 @@ func (c *CompiledIn) uses(p *cluster.Profile) bool {
 	return slices.ContainsFunc(p.Filters, is) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return is(w.Name) })
 }
 
+// PluginEnvironment is the environment of a process with plugins that are compiled in: this one's, without what is Berth's own, tokens among it.
+func PluginEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(set string) bool { return strings.HasPrefix(set, "BERTH_") })
+}
+
 // compiledIn runs a process for each profile that uses plugins that are compiled in, in g until ctx ends, and returns these as services. A process that panics, hangs or leaks harms no profile but its own.
 func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (services []pluginhost.Service, clients *rpc.Clients, err error) {
 	clients = rpc.NewClients(rpc.Config{Net: rpc.Outside(""), Outside: true, Log: e.Log, Metrics: e.measured.common})
@@ -48,13 +54,23 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 	if in == nil || !slices.ContainsFunc(cl.Settings.Profiles, func(p cluster.Profile) bool { return in.uses(&p) }) {
 		return nil, clients, nil
 	}
+	opened := clients
 	dir, err := os.MkdirTemp("", "berth-plugins-") // nobody else's
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a directory for sockets: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			_ = opened.Close()
+			_ = os.RemoveAll(dir)
+		}
+	}()
 	config := filepath.Join(dir, "config.yaml")
-	if err := os.WriteFile(config, in.Config, 0o600); err != nil {
-		return nil, nil, fmt.Errorf("write the configuration of plugins: %w", err)
+	prepare := func() error { // each time: who tidies up temporary files may have taken them away
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		return os.WriteFile(config, in.Config, 0o600)
 	}
 	var processes []child.Config
 	for i := range cl.Settings.Profiles {
@@ -78,7 +94,7 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 		services = append(services, service)
 		processes = append(processes, child.Config{
 			Path: in.Program, Args: append(slices.Clone(in.Args), "--config", config, "--profile", p.SchedulerName, "--socket", socket, "--timeout", CompiledInTimeout.String(), "--memory", fmt.Sprint(in.Memory)),
-			Memory: in.Memory, Log: e.Log.With("service", name),
+			Prepare: prepare, Env: PluginEnvironment(), Memory: in.Memory, Log: e.Log.With("service", name),
 			Alive: func(ctx context.Context) error {
 				_, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}) // whatever it says
 				return err
