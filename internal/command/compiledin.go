@@ -89,7 +89,7 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 		return nil, nil, fmt.Errorf("find this program, to run its plugins: %w", err)
 	}
 	out = &roles.CompiledIn{
-		Names: f.in.Names, Program: program, Args: []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig}, Config: written, Memory: quantity.Whole(memory),
+		Names: f.in.Names, Program: program, Args: []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig}, Env: pluginEnvironment(), Config: written, Memory: quantity.Whole(memory),
 	}
 	described, err := describe(ctx, out)
 	if err != nil {
@@ -112,6 +112,11 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 		options.CompiledIn[name] = points
 	}
 	return out, wrong, nil
+}
+
+// pluginEnvironment is the environment of a process with plugins that are compiled in: this one's, without what is Berth's own, tokens among it.
+func pluginEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(set string) bool { return strings.HasPrefix(set, "BERTH_") })
 }
 
 // mostDescribed bounds what is read of [Described], and mostWritten what is kept of what plugins write meanwhile, in bytes.
@@ -140,7 +145,7 @@ func describe(ctx context.Context, in *roles.CompiledIn) (d Described, err error
 	defer out.Close()
 	written := &written{}
 	cmd := exec.CommandContext(ctx, in.Program, append(slices.Clone(in.Args), "--config", file.Name(), "--memory", fmt.Sprint(in.Memory), "--describe")...)
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.Env = written, written, []*os.File{to}, roles.PluginEnvironment()
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.Env = written, written, []*os.File{to}, in.Env
 	cmd.WaitDelay = time.Second
 	err = cmd.Start()
 	_ = to.Close()

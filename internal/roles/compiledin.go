@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -26,8 +25,9 @@ type CompiledIn struct {
 	// Program and Args are the process, but for its configuration, which profile's it is, and where it serves.
 	Program string
 	Args    []string
-	Config  []byte // the KubeSchedulerConfiguration as it is written: whatever becomes of its file, all processes have the same
-	Memory  int64  // bytes that each may have
+	Env     []string // its environment
+	Config  []byte   // the KubeSchedulerConfiguration as it is written: whatever becomes of its file, all processes have the same
+	Memory  int64    // bytes that each may have
 }
 
 // CompiledInTimeout is how long a process with plugins that are compiled in may take to answer.
@@ -40,11 +40,6 @@ const longestSocket = 100
 func (c *CompiledIn) uses(p *cluster.Profile) bool {
 	is := func(name string) bool { return slices.Contains(c.Names, name) }
 	return slices.ContainsFunc(p.Filters, is) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return is(w.Name) })
-}
-
-// PluginEnvironment is the environment of a process with plugins that are compiled in: this one's, without what is Berth's own, tokens among it.
-func PluginEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(set string) bool { return strings.HasPrefix(set, "BERTH_") })
 }
 
 // compiledIn runs a process for each profile that uses plugins that are compiled in, in g until ctx ends, and returns these as services. A process that panics, hangs or leaks harms no profile but its own.
@@ -94,7 +89,7 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 		services = append(services, service)
 		processes = append(processes, child.Config{
 			Path: in.Program, Args: append(slices.Clone(in.Args), "--config", config, "--profile", p.SchedulerName, "--socket", socket, "--timeout", CompiledInTimeout.String(), "--memory", fmt.Sprint(in.Memory)),
-			Prepare: prepare, Env: PluginEnvironment(), Memory: in.Memory, Log: e.Log.With("service", name),
+			Prepare: prepare, Env: in.Env, Memory: in.Memory, Log: e.Log.With("service", name),
 			Alive: func(ctx context.Context) error {
 				_, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}) // whatever it says
 				return err
