@@ -1,0 +1,262 @@
+package pluginhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/extender"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+// maxPermitWait is how long a permit waits at most: kube-scheduler's maxTimeout.
+const maxPermitWait = 15 * time.Minute
+
+// placeStream is a stream of placements. It has two goroutines, which end waits for.
+type placeStream struct {
+	epoch   cluster.Epoch
+	objects bool // pods are sent
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	stream  pluginv1.PluginService_PlaceClient
+	running sync.WaitGroup
+	more    chan struct{} // holds a value while there may be something to send
+
+	mu      sync.Mutex
+	last    int64                    // id
+	outbox  []*pluginv1.PlaceRequest // as many as steps can be under way
+	calls   map[int64]*call          // without an answer that is the last
+	placed  map[string]int           // by uid of those that are reserved, how many of calls are about it
+	proven  bool                     // it has answered
+	err     error                    // why it has ended
+	endedAt time.Time
+}
+
+// call is a step that is under way.
+type call struct {
+	request *pluginv1.PlaceRequest
+	began   time.Time
+	first   chan struct{} // closed when something has been answered
+	last    chan struct{} // closed when there is nothing more to come
+	wake    func()        // called then; nil: nobody is
+
+	// Behind first, and behind last.
+	waits time.Duration
+	err   error
+}
+
+// binds returns how many binds have not been answered.
+func (is *placeStream) binds() (n int) {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	for _, c := range is.calls {
+		if c.request.GetStep() == pluginv1.Step_STEP_POST_BIND {
+			n++
+		}
+	}
+	return n
+}
+
+// failed returns why a call that has been answered has failed. What it waits for has not.
+func (c *call) failed() error {
+	select {
+	case <-c.last:
+		return c.err
+	default:
+		return nil
+	}
+}
+
+// mayEnd reports whether a stream that has ended has done so without that the service has failed.
+func (is *placeStream) mayEnd(err error) bool {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	return is.proven && errors.Is(err, errEnded)
+}
+
+// over returns why the stream has ended, or is about to, nil if it has not.
+func (is *placeStream) over() error {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	if is.err == nil {
+		return context.Cause(is.ctx)
+	}
+	return is.err
+}
+
+// end ends the stream, and waits for that.
+func (is *placeStream) end(why error) {
+	is.cancel(why)
+	is.running.Wait()
+}
+
+func (is *placeStream) isReserved(uid string) bool {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	_, ok := is.placed[uid]
+	return ok
+}
+
+// send has a step sent. It does not wait.
+func (is *placeStream) send(s step, plugins []string, p Placement, object []byte, wake func()) *call {
+	c := &call{
+		request: &pluginv1.PlaceRequest{
+			Placement: &pluginv1.Placement{Uid: p.UID, Namespace: p.Namespace, Name: p.Name, SchedulerName: p.SchedulerName, Node: p.Node, Object: object},
+			Step:      pluginv1.Step(s) + 1, Plugins: plugins,
+		},
+		began: time.Now(), first: make(chan struct{}), last: make(chan struct{}), wake: wake,
+	}
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	if is.err != nil {
+		c.end(is.err)
+		return c
+	}
+	is.last++
+	c.request.Id = is.last
+	is.calls[c.request.GetId()] = c
+	if _, ok := is.placed[p.UID]; ok || s == reserve {
+		is.placed[p.UID]++
+	}
+	is.outbox = append(is.outbox, c.request)
+	select {
+	case is.more <- struct{}{}:
+	default:
+	}
+	return c
+}
+
+// end says what has become of a call.
+func (c *call) end(err error) {
+	c.err = err
+	close(c.last) // before first: who waits for that looks whether it is the last
+	select {
+	case <-c.first:
+	default:
+		close(c.first)
+	}
+	if c.wake != nil {
+		c.wake()
+	}
+}
+
+// sends sends what is to be, until the stream ends.
+func (is *placeStream) sends() {
+	for {
+		select {
+		case <-is.ctx.Done():
+			return
+		case <-is.more:
+		}
+		is.mu.Lock()
+		requests := is.outbox
+		is.outbox = nil
+		is.mu.Unlock()
+		for _, request := range requests {
+			if is.stream.Send(request) != nil {
+				return // who receives is told why
+			}
+		}
+	}
+}
+
+// receives takes in what is answered, until the stream ends.
+func (is *placeStream) receives() {
+	var err error
+	for err == nil {
+		var response *pluginv1.PlaceResponse
+		if response, err = is.stream.Recv(); err == nil {
+			err = is.take(response)
+		} else {
+			err = is.because(err)
+		}
+	}
+	is.cancel(err)
+	is.mu.Lock()
+	is.err, is.endedAt = err, time.Now()
+	calls := is.calls
+	is.calls, is.placed, is.outbox = nil, nil, nil
+	is.mu.Unlock()
+	for _, c := range calls {
+		c.end(err)
+	}
+}
+
+// because returns why the stream has ended.
+func (is *placeStream) because(err error) error {
+	if cause := context.Cause(is.ctx); cause != nil {
+		return cause
+	}
+	switch code := status.Code(err); {
+	case errors.Is(err, io.EOF):
+		return errEnded
+	case code == codes.Unavailable, code == codes.Canceled:
+		return fmt.Errorf("%w: %w", errEnded, short(err))
+	}
+	return short(err)
+}
+
+// take takes in an answer.
+func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	c := is.calls[response.GetId()]
+	if c == nil {
+		return fmt.Errorf("a response with id %d, to which there is no request", response.GetId())
+	}
+	is.proven = true
+	err := c.says(response)
+	if err != nil && !errors.As(err, new(Rejection)) && !errors.As(err, new(errStep)) {
+		return fmt.Errorf("its answer makes no sense: %w", err)
+	}
+	if waits := response.GetWaitsMilliseconds(); waits > 0 {
+		c.waits = time.Duration(min(waits, maxPermitWait.Milliseconds())) * time.Millisecond
+		close(c.first)
+		return nil
+	}
+	delete(is.calls, response.GetId())
+	uid, told := c.request.GetPlacement().GetUid(), c.request.GetStep()
+	if n, ok := is.placed[uid]; ok {
+		is.placed[uid] = n - 1
+		if told == pluginv1.Step_STEP_UNRESERVE || told == pluginv1.Step_STEP_POST_BIND {
+			delete(is.placed, uid)
+			if n > 1 {
+				err = fmt.Errorf("its answer makes no sense: a step of %s/%s is under way still", c.request.GetPlacement().GetNamespace(), c.request.GetPlacement().GetName())
+				c.end(err)
+				return err
+			}
+		}
+	}
+	c.end(err)
+	return nil
+}
+
+// says returns what a response says has become of a call, or what is wrong with it.
+func (c *call) says(response *pluginv1.PlaceResponse) error {
+	waits, rejection := response.GetWaitsMilliseconds(), response.GetRejection()
+	switch {
+	case waits < 0:
+		return fmt.Errorf("waits_milliseconds: %d is negative", waits)
+	case waits > 0 && c.request.GetStep() != pluginv1.Step_STEP_PERMIT:
+		return fmt.Errorf("waits_milliseconds: only a permit waits")
+	case waits > 0 && (c.waits > 0 || rejection != nil || response.GetError() != ""):
+		return fmt.Errorf("waits_milliseconds: it has said more of that permit")
+	case response.GetError() != "":
+		return errStep(extender.Short(response.GetError()))
+	case rejection == nil:
+		return nil
+	case !slices.Contains(c.request.GetPlugins(), rejection.GetPlugin()):
+		return fmt.Errorf("rejection.plugin: %q was not asked", extender.Short(rejection.GetPlugin()))
+	case rejection.GetReason() == "":
+		return fmt.Errorf("rejection.reason: %s gives none", rejection.GetPlugin())
+	}
+	return Rejection{rejection.GetPlugin(), extender.Short(rejection.GetReason())}
+}

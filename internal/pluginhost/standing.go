@@ -1,0 +1,277 @@
+package pluginhost
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+// Standing is a placement that stands: it is recorded, or about to be, and not bound, for all that is known.
+type Standing struct {
+	Placement
+	Pod PodOf
+}
+
+// placing is the stream of a service on which placements are told, one at a time. It is safe for concurrent use.
+type placing struct {
+	beginning chan struct{} // holds a value while somebody begins a stream, or ends it
+
+	mu     sync.Mutex
+	stream *placeStream  // nil: there is none, or it has not been told yet of what stands
+	failed time.Duration // by clock, since when none could be begun
+	why    error
+}
+
+// PodOf reads a pod, for services that are sent it.
+type PodOf func(context.Context) (*corev1.Pod, error)
+
+// standing tells what stands in an epoch, which has ended when ctx has.
+type standing struct {
+	ctx   context.Context
+	epoch cluster.Epoch
+	all   func() []Standing
+}
+
+// Stands says what stands in an epoch, until ctx ends: services are told of it when a stream begins, before they are asked for anything. A placement that has come to an end is not among all before
+// [Host.Unreserve] or [Host.Bound] is called of it.
+func (h *Host) Stands(ctx context.Context, epoch cluster.Epoch, all func() []Standing) {
+	h.standing.Store(&standing{ctx, epoch, all})
+}
+
+// objectOf returns what is sent of a pod, nil if nothing is.
+func (is *placeStream) objectOf(ctx context.Context, pod PodOf) (object []byte, err error) {
+	if !is.objects {
+		return nil, nil
+	}
+	read, err := pod(ctx)
+	if err == nil {
+		object, err = json.Marshal(read)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the pod: %w", err)
+	}
+	return object, nil
+}
+
+// standingEach is how much longer a service may take for each placement that it is told of when a stream begins, all together.
+const standingEach = 10 * time.Millisecond
+
+// readAtOnce is how many pods are read at a time that stand.
+const readAtOnce = 16
+
+// tellStanding tells a service, on a stream that nobody else uses yet, of what stands. What it says of one does not matter here: if it is to do anything else about it, it is told again.
+func (s *service) tellStanding(is *placeStream) error {
+	now := s.host.standing.Load()
+	if now == nil || now.epoch != is.epoch {
+		return nil
+	}
+	useOf := func(p Standing) *use {
+		uses := s.host.uses[p.SchedulerName]
+		k := slices.IndexFunc(uses, func(u use) bool {
+			return s.host.services[u.service] == s && len(u.steps[reserve])+len(u.steps[permit]) > 0
+		})
+		if k < 0 {
+			return nil
+		}
+		return &uses[k]
+	}
+	all := slices.DeleteFunc(now.all(), func(p Standing) bool { return useOf(p) == nil })
+	objects := make([][]byte, len(all))
+	reads, ctx := errgroup.WithContext(now.ctx) // whoever asks may go meanwhile, and the next one would begin with the first of them
+	reads.SetLimit(readAtOnce)
+	for i, p := range all {
+		reads.Go(func() (err error) {
+			objects[i], err = is.objectOf(ctx, p.Pod)
+			return err
+		})
+	}
+	if err := reads.Wait(); err != nil {
+		return err
+	}
+	timer := time.NewTimer(s.Timeout + time.Duration(len(all))*standingEach)
+	defer timer.Stop()
+	answered := func(c *call) error {
+		select {
+		case <-c.last:
+		case <-now.ctx.Done():
+			return context.Cause(now.ctx)
+		case <-timer.C:
+			return fmt.Errorf("%w: it was told of %d placements that stand", errLate, len(all))
+		}
+		if err := c.err; !errors.As(err, new(Rejection)) && !errors.As(err, new(errStep)) {
+			return err
+		}
+		return nil
+	}
+	calls := make([]*call, len(all))
+	for i, p := range all {
+		calls[i] = is.send(reserve, useOf(p).steps[reserve], p.Placement, objects[i], nil)
+	}
+	for i, c := range calls {
+		err := answered(c)
+		if err == nil && c.err != nil {
+			p := all[i]
+			s.log.Warn("plugin service: it does not reserve again what stands", "pod", p.Namespace+"/"+p.Name, "err", c.err)
+			err = answered(is.send(unreserve, useOf(p).steps[unreserve], p.Placement, nil, nil))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// now returns the stream, nil if there is none.
+func (p *placing) now() *placeStream {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stream == nil || p.stream.over() != nil {
+		return nil
+	}
+	return p.stream
+}
+
+// settled returns the stream that there is when no other is about to be, nil if there is none.
+func (s *service) settled(ctx context.Context) *placeStream {
+	if is := s.placing.now(); is != nil {
+		return is
+	}
+	select {
+	case s.placing.beginning <- struct{}{}:
+		<-s.placing.beginning
+	case <-ctx.Done():
+	}
+	return s.placing.now()
+}
+
+// beginPlacing returns the stream of an epoch. If there is none, it begins one.
+func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *placeStream, err error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if is := s.placing.now(); is != nil && is.epoch == epoch {
+		return is, nil
+	}
+	select {
+	case s.placing.beginning <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-s.placing.beginning }()
+	if is := s.placing.now(); is != nil && is.epoch == epoch { // meanwhile
+		return is, nil
+	}
+	s.placing.mu.Lock()
+	was, failed, why := s.placing.stream, s.placing.failed, s.placing.why
+	s.placing.stream = nil
+	s.placing.mu.Unlock()
+	if was != nil && was.epoch > epoch { // of a later term
+		s.placing.mu.Lock()
+		s.placing.stream = was
+		s.placing.mu.Unlock()
+		return nil, errors.New("the term has ended")
+	}
+	if was != nil {
+		err := was.over()
+		was.end(context.Canceled)
+		if err != nil && was.epoch == epoch {
+			s.log.Info("plugin service: no more placements are told on a stream that has ended", "err", err)
+			if !was.mayEnd(err) {
+				failed, why = s.clock()-time.Since(was.endedAt), err
+			}
+		}
+	}
+	if why != nil && s.clock()-failed < failedFor {
+		s.failedToPlace(failed, why)
+		return nil, why
+	}
+	began := s.clock()
+	defer func() {
+		s.metrics.observe("begin_placing", s.clock()-began, err)
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("plugin service has failed", "err", err)
+			s.failedToPlace(s.clock(), err)
+		}
+	}()
+	described, err := s.describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	plugins, err := s.check(described)
+	if err != nil {
+		return nil, err
+	}
+	within, cancel, stream, err := open(ctx, s.Timeout, func(ctx context.Context) (pluginv1.PluginService_PlaceClient, error) {
+		return pluginv1.NewPluginServiceClient(s.Conn).Place(ctx, grpc.MaxCallSendMsgSize(largest))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("begin to place: %w", short(err))
+	}
+	is = &placeStream{epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), last: 1}
+	for _, p := range plugins {
+		is.objects = is.objects || p.GetDepends().GetObjects() || p.GetDepends().GetPod()
+	}
+	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles}}
+	is.more <- struct{}{}
+	is.running.Go(is.sends)
+	is.running.Go(is.receives)
+	if err := s.tellStanding(is); err != nil {
+		is.end(err)
+		return nil, err
+	}
+	s.placing.mu.Lock()
+	s.placing.stream, s.placing.why = is, nil
+	s.placing.mu.Unlock()
+	s.log.Info("plugin service: placements are told")
+	return is, nil
+}
+
+func (s *service) failedToPlace(at time.Duration, why error) {
+	s.placing.mu.Lock()
+	defer s.placing.mu.Unlock()
+	s.placing.failed, s.placing.why = at, why
+}
+
+// endPlacing ends the stream of placements, if there is one of an epoch, or an earlier one.
+func (s *service) endPlacing(epoch cluster.Epoch) {
+	s.placing.beginning <- struct{}{}
+	defer func() { <-s.placing.beginning }()
+	s.placing.mu.Lock()
+	is := s.placing.stream
+	if is != nil && is.epoch > epoch {
+		is = nil
+	} else {
+		s.placing.stream = nil
+	}
+	s.placing.mu.Unlock()
+	if is != nil {
+		is.end(context.Canceled)
+	}
+}
+
+// open opens a stream that is of no call: it is ended by cancel. It takes no longer than timeout, or as ctx lets.
+func open[T any](ctx context.Context, timeout time.Duration, call func(context.Context) (T, error)) (within context.Context, cancel context.CancelCauseFunc, stream T, err error) {
+	within, cancel = context.WithCancelCause(context.Background())
+	late := time.AfterFunc(timeout, func() { cancel(errLate) })
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	stream, err = call(within) // a server may let nobody begin one
+	if inTime, wanted := late.Stop(), stop(); !inTime || !wanted {
+		err = cmp.Or(context.Cause(within), context.Cause(ctx), errLate)
+	}
+	if err != nil {
+		cancel(err)
+	}
+	return within, cancel, stream, err
+}
