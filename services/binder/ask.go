@@ -94,7 +94,7 @@ func (t *term) tellAsk(out *binderv1.Outcome, in extender.Interest) {
 	if !t.extenders.needsPod(in) {
 		out.AskPods = askPods
 	}
-	out.AskMilliseconds = (mostAsks*2*t.extenders.longest(in) + askSlack + askFor).Milliseconds() // twice: of the node that it is nominated to, too
+	out.AskMilliseconds = (mostAsks*2*t.extenders.longest(in) + askSlack + t.extenders.askFor).Milliseconds() // twice: of the node that it is nominated to, too
 }
 
 // ask asks the extenders that a pod interests, and places it on the node that is best then. One pod is asked about at a time, as far as its
@@ -142,7 +142,7 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 	t.unbound.addStuck(waiting)
 	defer func() { t.unbound.addStuck(-waiting) }()
 	for k, busy := range busy {
-		if k > 0 && (ctx.Err() != nil || time.Since(turn.began) >= askFor) {
+		if k > 0 && (ctx.Err() != nil || time.Since(turn.began) >= t.extenders.askFor) {
 			break
 		}
 		a := &asked{term: t, turn: turn, scratch: turn.scratch, req: &binderv1.AskRequest{

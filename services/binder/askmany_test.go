@@ -357,6 +357,29 @@ func TestWhatIsWrongWithAQuestionAboutManyIsNamed(t *testing.T) {
 	}
 }
 
+// One pod is asked about in any case, and further ones only for so long as others may wait for the turn. Those behind are for the shard to ask about next.
+func TestAQuestionBeginsWithFurtherPodsForAWhileOnly(t *testing.T) {
+	src, c := newFakeSource(), newChoosy(t, plugin.Dependencies{})
+	src.setNode(node("a", 4000))
+	uids := []string{"p", "q", "r"}
+	for _, uid := range uids {
+		src.setPod(forChoosy(pod(uid, 100)))
+	}
+	b := start(t, startEtcd(t), src, withChoosy(t, c))
+	b.active()
+	b.Service.extenders.askFor = 0
+	req := b.questions(uids...)
+	for k := range uids {
+		if got := b.askAll(req); !slices.Equal(got, []string{"assumed on a"}) {
+			t.Errorf("%v of %s and those behind it", got, uids[k])
+		}
+		if len(req.GetMore()) > 0 {
+			req.Id, req.Uid, req.More = req.GetMore()[0].GetId(), req.GetMore()[0].GetUid(), req.GetMore()[1:]
+		}
+	}
+	b.awaitNothingUnbound()
+}
+
 // So many pods as there is room for are asked about, and one in any case that Ask is about.
 func TestAQuestionTakesNoMoreRoomThanThereIs(t *testing.T) {
 	src, c := newFakeSource(), newChoosy(t, plugin.Dependencies{})

@@ -145,6 +145,9 @@ func start(t testing.TB, endpoints []string, src *fakeSource, change ...func(*Co
 	if err != nil {
 		t.Fatal(err)
 	}
+	if s.extenders != nil {
+		s.extenders.askFor = patience // how fast this machine is has no say in how many pods an Ask is about
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
