@@ -252,10 +252,13 @@ func TestAServiceThatDoesNotAnswerAStepInTimeIsBegunAnew(t *testing.T) {
 		}
 		return nil
 	}}
-	const short = 50 * time.Millisecond
-	h := hosting(t, s, short)
+	h := hosting(t, s, time.Minute)
 	clock := time.Minute
 	h.services[0].clock = func() time.Duration { return clock }
+	if err := h.BeginPlacing(t.Context(), 1, "default-scheduler"); err != nil { // which takes as long as it takes
+		t.Fatal(err)
+	}
+	h.services[0].Timeout = 50 * time.Millisecond
 	if err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); !errors.Is(err, errLate) {
 		t.Fatalf("reserve: %v", err)
 	}
@@ -269,6 +272,7 @@ func TestAServiceThatDoesNotAnswerAStepInTimeIsBegunAnew(t *testing.T) {
 		t.Errorf("the service has heard %d requests, want 2", got)
 	}
 	inTime.Store(true)
+	h.services[0].Timeout = time.Minute
 	clock += failedFor
 	if err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err != nil {
 		t.Errorf("a second later: %v", err)
