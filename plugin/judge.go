@@ -7,22 +7,18 @@ import (
 	"log/slog"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 const (
 	// share is how many nodes a goroutine judges at a time: few enough that slow plugins use all processors, and so many that of fast ones nobody notices.
 	share = 128
 
-	maxRefusals  = 1000
-	maxTextBytes = 1024 // of a reason, and of an error
-	maxScore     = 100
-
-	otherReason = "another reason"
+	maxScore = 100
 )
 
 // question is what is asked, with what it names.
@@ -53,7 +49,7 @@ type verdict struct {
 // answer judges all nodes, several at a time, and waits for that. The same verdicts and scores make the same answer.
 func (q *question) answer(ctx context.Context, log *slog.Logger) *pluginv1.Answer {
 	if q.err != nil {
-		return &pluginv1.Answer{Error: cut(q.err.Error())}
+		return &pluginv1.Answer{Error: pluginproto.Cut(q.err.Error())}
 	}
 	verdicts := make([]verdict, len(q.nodes))
 	scores := make([]*pluginv1.Scores, len(q.scorers))
@@ -73,11 +69,11 @@ func (q *question) answer(ctx context.Context, log *slog.Logger) *pluginv1.Answe
 	judges.Wait()
 	for _, err := range errs {
 		if err != nil {
-			return &pluginv1.Answer{Error: cut(err.Error())}
+			return &pluginv1.Answer{Error: pluginproto.Cut(err.Error())}
 		}
 	}
 	out := &pluginv1.Answer{Scores: scores}
-	out.Verdicts, out.Refusals = counted(verdicts, maxRefusals-2*len(q.filters))
+	out.Verdicts, out.Refusals = counted(verdicts, pluginproto.MaxRefusals-2*len(q.filters))
 	return out
 }
 
@@ -142,22 +138,13 @@ func counted(verdicts []verdict, different int) (numbers []uint32, refusals []*p
 		}
 		k := key{v.filter, v.Reason, v.Unresolvable}
 		if known[k] == 0 && len(refusals) >= different {
-			k.reason = otherReason
+			k.reason = pluginproto.OtherReason
 		}
 		if known[k] == 0 {
-			refusals = append(refusals, &pluginv1.Refusal{Plugin: k.filter, Reason: cut(k.reason), Unresolvable: k.unresolvable})
+			refusals = append(refusals, &pluginv1.Refusal{Plugin: k.filter, Reason: pluginproto.Cut(k.reason), Unresolvable: k.unresolvable})
 			known[k] = uint32(len(refusals))
 		}
 		numbers[i] = known[k]
 	}
 	return numbers, refusals
-}
-
-// cut returns a text as a message can have it: valid, and not too long.
-func cut(text string) string {
-	text = strings.ToValidUTF8(text, "�")
-	if len(text) > maxTextBytes {
-		text = strings.ToValidUTF8(text[:maxTextBytes], "")
-	}
-	return text
 }

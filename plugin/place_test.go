@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/placeserver"
 	"github.com/berth-scheduler/berth/test/bubble"
 )
 
@@ -305,7 +306,7 @@ func TestThePluginThatDoesNotSucceedEndsTheStep(t *testing.T) {
 					if tt.step == reserve {
 						p.step(permit, "u", "A")
 						p.step(preBind, "u", "A")
-						p.expect("3 error: "+errNotReserved.Error(), "4 error: "+errNotReserved.Error())
+						p.expect("3 error: "+placeserver.ErrNotReserved.Error(), "4 error: "+placeserver.ErrNotReserved.Error())
 						h.expect(t)
 					}
 					p.step(unreserve, "u", "C", "B", "A")
@@ -459,7 +460,7 @@ func TestAPermissionThatMakesNoSenseIsAnError(t *testing.T) {
 
 func TestWhatTakesLongKeepsNobodyElse(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		const many = 3 * stepsAtOnce
+		const many = 3 * placeserver.AtOnce
 		h := new(history)
 		a, _ := waiting("A", time.Minute, h)
 		a.PreBind = func(ctx context.Context, p *Placement) (*Rejection, error) {
@@ -493,12 +494,12 @@ func TestWhatTakesLongKeepsNobodyElse(t *testing.T) {
 			p.step(postBind, fmt.Sprint("new-", i), "A")
 		}
 		p.expect()
-		if got := running.Load(); got != stepsAtOnce {
-			t.Errorf("%d functions are called at a time, want %d", got, stepsAtOnce)
+		if got := running.Load(); got != placeserver.AtOnce {
+			t.Errorf("%d functions are called at a time, want %d", got, placeserver.AtOnce)
 		}
 		close(held)
-		if got := len(p.answers()); got != many || most.Load() != stepsAtOnce {
-			t.Errorf("%d answers, %d at a time: want %d, and %d", got, most.Load(), many, stepsAtOnce)
+		if got := len(p.answers()); got != many || most.Load() != placeserver.AtOnce {
+			t.Errorf("%d answers, %d at a time: want %d, and %d", got, most.Load(), many, placeserver.AtOnce)
 		}
 		for i := range many {
 			p.step(unreserve, fmt.Sprint("binds-", i), "A")
@@ -592,7 +593,7 @@ func TestWhatHasEndedIsNotTakenFurther(t *testing.T) {
 		p.step(permit, "u", "B")
 		p.expect()
 		p.step(unreserve, "u", "B", "A")
-		p.expect(`2 error: running Reserve plugin "B": the placement is given back`, "3 error: "+errNotReserved.Error(), "4")
+		p.expect(`2 error: running Reserve plugin "B": the placement is given back`, "3 error: "+placeserver.ErrNotReserved.Error(), "4")
 		h.expect(t, "B unreserve u", "A unreserve u")
 		p.step(reserve, "v", "A", "B")
 		p.step(preBind, "v", "A", "B")
@@ -668,7 +669,7 @@ func TestServeEndsWhenAllIsTakenBackForWhichThereAreSeconds(t *testing.T) {
 		}
 		client, s := inMemory(t, a)
 		p := begin(t, client)
-		const many = 5 * stepsAtOnce
+		const many = 5 * placeserver.AtOnce
 		for i := range many {
 			p.step(reserve, fmt.Sprint(i), "A")
 		}
@@ -677,8 +678,8 @@ func TestServeEndsWhenAllIsTakenBackForWhichThereAreSeconds(t *testing.T) {
 		}
 		began := time.Now()
 		s.stop()
-		if took := time.Since(began); took != takeBackTime || back.Load() != many {
-			t.Errorf("it took %v, and %d were taken back: want %v, and %d", took, back.Load(), takeBackTime, many)
+		if took := time.Since(began); took != placeserver.TakeBackTime || back.Load() != many {
+			t.Errorf("it took %v, and %d were taken back: want %v, and %d", took, back.Load(), placeserver.TakeBackTime, many)
 		}
 	})
 }
@@ -717,7 +718,7 @@ func TestAPodIsReservedWhenAStreamThatHasEndedHasTakenItBack(t *testing.T) {
 		a.Unreserve = func(_ context.Context, p *Placement) {
 			time.Sleep(300 * time.Millisecond)
 			if p.UID == "slow" {
-				time.Sleep(takeBackTime)
+				time.Sleep(placeserver.TakeBackTime)
 			}
 			h.add("unreserved %s", p.UID)
 		}
@@ -737,10 +738,10 @@ func TestAPodIsReservedWhenAStreamThatHasEndedHasTakenItBack(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		next.expect("2")
 		h.expect(t, "unreserved u", "A reserve u")
-		time.Sleep(takeBackTime - 300*time.Millisecond - 1)
+		time.Sleep(placeserver.TakeBackTime - 300*time.Millisecond - 1)
 		next.expect()
 		time.Sleep(time.Nanosecond)
-		next.expect("3 error: " + errLeft.Error())
+		next.expect("3 error: " + placeserver.ErrLeft.Error())
 		next.step(unreserve, "slow")
 		time.Sleep(300 * time.Millisecond)
 		h.expect(t, "unreserved slow")
@@ -846,7 +847,7 @@ func TestStepsBehindOneThatDoesNotEndAreBounded(t *testing.T) {
 		p := begin(t, client)
 		p.step(reserve, "u", "A")
 		synctest.Wait()
-		for range maxStepsBehind {
+		for range placeserver.MaxBehind {
 			p.step(preBind, "u", "A")
 		}
 		if err := p.ended(); err != nil {

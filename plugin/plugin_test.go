@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 // refusing refuses nodes of these names.
@@ -414,7 +415,7 @@ func TestReasonsAreBounded(t *testing.T) {
 		if want := []string{"Even", "Odd"}[i%2]; r.GetPlugin() != want || r.GetUnresolvable() != (i%4 == 0) {
 			t.Fatalf("node %d: refused by %v, want %s", i, r, want)
 		}
-		if r.GetReason() == otherReason {
+		if r.GetReason() == pluginproto.OtherReason {
 			others[r.GetPlugin()]++
 			continue
 		}

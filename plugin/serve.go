@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -23,6 +22,8 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/certs"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/placeserver"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 // Config is what a process with plugins needs.
@@ -52,7 +53,6 @@ type TLSFiles struct {
 var callers = []string{"binder", "operator"}
 
 const (
-	maxRequestBytes = 16 << 20
 	// Whoever is gone without a word is found out within a minute, so that what it told is not kept.
 	pingEvery, pingWait = 30 * time.Second, 10 * time.Second
 	// maxStreams of one connection. A binder has one of questions and one of placements, and others while it begins anew.
@@ -63,7 +63,7 @@ const (
 // all functions of plugins have. An error says what is wrong with cfg, or that the listener broke.
 func Serve(ctx context.Context, cfg Config) error {
 	options := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxRecvMsgSize(pluginproto.MaxRequestBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingWait}),
 		grpc.WaitForHandlers(true),
@@ -159,8 +159,7 @@ type service struct {
 	allow    func(context.Context) error // nil: everybody
 	log      *slog.Logger
 
-	mu      sync.Mutex
-	placing map[*placing]bool // the streams of Place
+	placing placeserver.Server
 }
 
 func newService(log *slog.Logger, plugins []Plugin) (*service, error) {
@@ -170,7 +169,7 @@ func newService(log *slog.Logger, plugins []Plugin) (*service, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &service{describe: &pluginv1.DescribeResponse{}, plugins: make(map[string]*Plugin), log: log, placing: make(map[*placing]bool)}
+	s := &service{describe: &pluginv1.DescribeResponse{}, plugins: make(map[string]*Plugin), log: log}
 	for _, p := range plugins {
 		s.plugins[p.Name] = &p
 		s.describe.Plugins = append(s.describe.Plugins, &pluginv1.PluginDescription{

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"sync"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 // session is what one stream has told. One goroutine changes it, the stream's, and never while others judge by it.
@@ -49,16 +48,11 @@ func newSession(plugins map[string]*Plugin) *session {
 	return &session{profiles: newProfiles(plugins), kinds: make(map[int32]*Kind), nodes: make(map[int32]*Node)}
 }
 
-// invalid says what is wrong with a field of a request. The stream ends with it.
-func invalid(text, field string, at ...any) error {
-	return status.Errorf(codes.InvalidArgument, "%s: %s", fmt.Sprintf(field, at...), text)
-}
-
 // fold takes up what a request tells. What is forgotten goes first, so that its ids can be those of others in the same request; and what comes
 // before what names it.
 func (s *session) fold(req *pluginv1.JudgeRequest) error {
 	if req.GetId() != s.last+1 {
-		return invalid(fmt.Sprintf("%d: want %d", req.GetId(), s.last+1), "id")
+		return pluginproto.Invalid(fmt.Sprintf("%d: want %d", req.GetId(), s.last+1), "id")
 	}
 	s.last = req.GetId()
 	if err := s.tell(s.last, req.GetProfiles()); err != nil {
@@ -66,13 +60,13 @@ func (s *session) fold(req *pluginv1.JudgeRequest) error {
 	}
 	for i, id := range req.GetForgottenNodes() {
 		if s.nodes[id] == nil {
-			return invalid(fmt.Sprintf("there is no node %d", id), "forgotten_nodes[%d]", i)
+			return pluginproto.Invalid(fmt.Sprintf("there is no node %d", id), "forgotten_nodes[%d]", i)
 		}
 		delete(s.nodes, id)
 	}
 	for i, id := range req.GetForgottenKinds() {
 		if s.kinds[id] == nil {
-			return invalid(fmt.Sprintf("there is no kind %d", id), "forgotten_kinds[%d]", i)
+			return pluginproto.Invalid(fmt.Sprintf("there is no kind %d", id), "forgotten_kinds[%d]", i)
 		}
 		delete(s.kinds, id)
 	}
@@ -90,18 +84,18 @@ func (s *session) fold(req *pluginv1.JudgeRequest) error {
 // tell takes up the profiles that a request tells.
 func (p *profiles) tell(request int64, told []*pluginv1.Profile) error {
 	if request != 1 && len(told) > 0 {
-		return invalid("profiles are told in the first request only", "profiles")
+		return pluginproto.Invalid("profiles are told in the first request only", "profiles")
 	}
 	for i, profile := range told {
 		name := profile.GetSchedulerName()
 		if p.with[name] != nil {
-			return invalid(fmt.Sprintf("%q: it is told twice", name), "profiles[%d].scheduler_name", i)
+			return pluginproto.Invalid(fmt.Sprintf("%q: it is told twice", name), "profiles[%d].scheduler_name", i)
 		}
 		p.with[name] = make(map[string]configured)
 		for k, arguments := range profile.GetArguments() {
 			plugin := p.plugins[arguments.GetPlugin()]
 			if plugin == nil {
-				return invalid(fmt.Sprintf("there is no plugin %q", arguments.GetPlugin()), "profiles[%d].arguments[%d].plugin", i, k)
+				return pluginproto.Invalid(fmt.Sprintf("there is no plugin %q", arguments.GetPlugin()), "profiles[%d].arguments[%d].plugin", i, k)
 			}
 			made, err := plugin.configure(arguments.GetJson())
 			if err != nil {
@@ -147,7 +141,7 @@ func (s *session) setNode(i int, told *pluginv1.Node) error {
 	node := s.nodes[told.GetId()]
 	if node == nil {
 		if told.GetSpec() == nil {
-			return invalid(fmt.Sprintf("node %d is new: want what it is", told.GetId()), "nodes[%d].spec", i)
+			return pluginproto.Invalid(fmt.Sprintf("node %d is new: want what it is", told.GetId()), "nodes[%d].spec", i)
 		}
 		node = &Node{Pods: make(map[string]*Pod)}
 		s.nodes[told.GetId()] = node
@@ -164,7 +158,7 @@ func (s *session) setNode(i int, told *pluginv1.Node) error {
 	// Those that have left go first: a pod whose kind has changed leaves, and comes back.
 	for k, uid := range told.GetRemoved() {
 		if node.Pods[uid] == nil {
-			return invalid(fmt.Sprintf("pod %q is not on node %s", uid, node.Name), "nodes[%d].removed[%d]", i, k)
+			return pluginproto.Invalid(fmt.Sprintf("pod %q is not on node %s", uid, node.Name), "nodes[%d].removed[%d]", i, k)
 		}
 		delete(node.Pods, uid)
 	}
@@ -172,9 +166,9 @@ func (s *session) setNode(i int, told *pluginv1.Node) error {
 		kind := s.kinds[pod.GetKind()]
 		switch {
 		case kind == nil:
-			return invalid(fmt.Sprintf("there is no kind %d", pod.GetKind()), "nodes[%d].added[%d].kind", i, k)
+			return pluginproto.Invalid(fmt.Sprintf("there is no kind %d", pod.GetKind()), "nodes[%d].added[%d].kind", i, k)
 		case node.Pods[pod.GetUid()] != nil:
-			return invalid(fmt.Sprintf("pod %q is on node %s already", pod.GetUid(), node.Name), "nodes[%d].added[%d].uid", i, k)
+			return pluginproto.Invalid(fmt.Sprintf("pod %q is on node %s already", pod.GetUid(), node.Name), "nodes[%d].added[%d].uid", i, k)
 		}
 		node.Pods[pod.GetUid()] = &Pod{UID: pod.GetUid(), Name: pod.GetName(), Kind: kind}
 	}
@@ -199,7 +193,7 @@ func decoded[T any](object []byte) func() (*T, error) {
 func (s *session) question(i int, asked *pluginv1.Question) (*question, error) {
 	q := &question{kind: s.kinds[asked.GetKind()], nodes: make([]*Node, len(asked.GetNodes()))}
 	if q.kind == nil {
-		return nil, invalid(fmt.Sprintf("there is no kind %d", asked.GetKind()), "questions[%d].kind", i)
+		return nil, pluginproto.Invalid(fmt.Sprintf("there is no kind %d", asked.GetKind()), "questions[%d].kind", i)
 	}
 	find := func(name string) *Plugin {
 		p, err := s.find(q.kind.SchedulerName, name)
@@ -210,7 +204,7 @@ func (s *session) question(i int, asked *pluginv1.Question) (*question, error) {
 	}
 	for k, name := range asked.GetFilters() {
 		if p := s.plugins[name]; p == nil || p.Filter == nil {
-			return nil, invalid(fmt.Sprintf("there is no plugin %q that filters", name), "questions[%d].filters[%d]", i, k)
+			return nil, pluginproto.Invalid(fmt.Sprintf("there is no plugin %q that filters", name), "questions[%d].filters[%d]", i, k)
 		}
 		if p := find(name); q.err == nil {
 			q.filters = append(q.filters, filter{name, p.Filter})
@@ -218,7 +212,7 @@ func (s *session) question(i int, asked *pluginv1.Question) (*question, error) {
 	}
 	for k, name := range asked.GetScores() {
 		if p := s.plugins[name]; p == nil || p.Score == nil {
-			return nil, invalid(fmt.Sprintf("there is no plugin %q that scores", name), "questions[%d].scores[%d]", i, k)
+			return nil, pluginproto.Invalid(fmt.Sprintf("there is no plugin %q that scores", name), "questions[%d].scores[%d]", i, k)
 		}
 		if p := find(name); q.err == nil {
 			q.scorers = append(q.scorers, scorer{name, p.Score})
@@ -226,7 +220,7 @@ func (s *session) question(i int, asked *pluginv1.Question) (*question, error) {
 	}
 	for k, id := range asked.GetNodes() {
 		if q.nodes[k] = s.nodes[id]; q.nodes[k] == nil {
-			return nil, invalid(fmt.Sprintf("there is no node %d", id), "questions[%d].nodes[%d]", i, k)
+			return nil, pluginproto.Invalid(fmt.Sprintf("there is no node %d", id), "questions[%d].nodes[%d]", i, k)
 		}
 	}
 	return q, nil

@@ -1,0 +1,425 @@
+// Package placeserver is the server's side of the Place stream of berth.plugin.v1, but for what plugins do: it checks what comes, has the steps of each pod taken one after the other, ends what is under
+// way for a placement that is over, and has taken back what is reserved when a stream ends.
+package placeserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
+)
+
+const (
+	// AtOnce are as many turns as there are at a time for a stream. PreBinds need none, which may take minutes, nor do placements that wait: of these there are as many as placements.
+	AtOnce = 64
+	// maxPlacements are as many pods as a stream can have something kept of. Berth has some ten thousand at most.
+	maxPlacements = 100_000
+	// MaxBehind are as many steps of a pod as wait for one that is under way. Berth sends one: what ends it.
+	MaxBehind = 8
+	// TakeBackTime is what there is to unreserve: for a pod, and for all pods of a stream that has ended.
+	TakeBackTime = 5 * time.Second
+)
+
+// Why what is under way for a placement ends.
+var (
+	errGivenBack   = errors.New("the placement is given back")
+	errStreamEnded = errors.New("the stream has ended")
+	errBound       = errors.New("the pod is bound")
+)
+
+// Why a step is not taken.
+var (
+	ErrNotReserved = errors.New("the placement is not reserved: that has failed")
+	ErrLeft        = errors.New("what a stream that has ended had of the pod is not taken back yet")
+)
+
+// Taker takes the steps of one stream. It is safe for concurrent use, for steps of different pods.
+type Taker interface {
+	// Tell takes up the profiles that the first request tells. An error ends the stream.
+	Tell(profiles []*pluginv1.Profile) error
+	// Takes reports whether there is a plugin of a name that takes a step.
+	Takes(plugin string, step pluginv1.Step) bool
+	// Keep returns what is kept of a placement that has not been told of before, as Placement.Of.
+	Keep(told *pluginv1.Placement) any
+	// Take takes a step. The first plugin that rejects or fails ends it, but for STEP_UNRESERVE and STEP_POST_BIND. STEP_PERMIT takes until it is decided; if the placement has to wait, it says once, before,
+	// for how long at most. What is under way for a placement that is over ends soon: see [Step.Context].
+	Take(step *Step, waits func(most time.Duration)) (*pluginv1.Rejection, error)
+}
+
+// Server has the streams of one process. The zero Server is ready.
+type Server struct {
+	mu      sync.Mutex
+	streams map[*stream]bool
+}
+
+// Step is a step of a placement.
+type Step struct {
+	Placement *Placement
+	Kind      pluginv1.Step
+	Plugins   []string // that take it, in order
+	stream    *stream
+	id        int64 // of the request
+	silent    bool  // it is not answered: the stream has ended
+}
+
+// Placement is what a stream has told of a placement. Steps of one are taken one at a time.
+type Placement struct {
+	Told *pluginv1.Placement // without the object
+	Of   any                 // what Keep has returned
+
+	plugins  []string // that are to reserve it
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	asked    bool // whether it may be; the stream's mu's
+	reserved bool // all have; its step's
+}
+
+// Context ends when what is under way for the placement is to end, and says why.
+func (of *Placement) Context() context.Context { return of.ctx }
+
+// stream is one stream of Place. Its goroutines are one that writes, and one for each pod of which a step is under way; end waits for them.
+type stream struct {
+	server *Server
+	taker  Taker
+	last   int64 // request
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	out    chan *pluginv1.PlaceResponse
+	turns  chan struct{} // holds a value for each that is taken
+	tasks  sync.WaitGroup
+
+	ending chan struct{} // closed when ended is there
+
+	mu    sync.Mutex
+	lanes map[string]*lane // by the pod's uid
+	ended context.Context  // what there is to unreserve when the stream has ended; nil: it has not
+}
+
+// lane has the steps of a pod, one after the other.
+type lane struct {
+	reserved *Placement // which no step has ended, taken or not; nil: none
+	steps    []*Step    // behind the one that is under way
+	running  bool
+	gone     chan struct{} // closed when nothing is kept of the pod
+}
+
+// Serve takes the steps of one stream. It returns when all of them have been, and what was reserved has been taken back.
+func (s *Server) Serve(in pluginv1.PluginService_PlaceServer, taker Taker) error {
+	p := &stream{
+		server: s, taker: taker, out: make(chan *pluginv1.PlaceResponse), turns: make(chan struct{}, AtOnce), lanes: make(map[string]*lane),
+		ending: make(chan struct{}),
+	}
+	p.ctx, p.cancel = context.WithCancelCause(in.Context())
+	s.mu.Lock()
+	if s.streams == nil {
+		s.streams = make(map[*stream]bool)
+	}
+	s.streams[p] = true
+	s.mu.Unlock()
+	defer p.end()
+	p.tasks.Go(func() { p.writes(in) })
+	for {
+		req, err := in.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := p.take(req); err != nil {
+			return err
+		}
+	}
+}
+
+// end has taken back what is reserved and not bound, and waits until all has ended.
+func (p *stream) end() {
+	ctx, cancel := context.WithTimeout(context.Background(), TakeBackTime)
+	defer cancel()
+	p.mu.Lock()
+	p.ended = ctx
+	p.cancel(errStreamEnded)
+	for _, l := range p.lanes {
+		if of := l.reserved; of != nil {
+			plugins := slices.Clone(of.plugins)
+			slices.Reverse(plugins)
+			l.reserved = nil
+			p.add(l, &Step{Placement: of, silent: true, Kind: pluginv1.Step_STEP_UNRESERVE, Plugins: plugins, stream: p})
+		}
+	}
+	p.mu.Unlock()
+	close(p.ending)
+	p.tasks.Wait()
+	p.server.mu.Lock()
+	delete(p.server.streams, p)
+	p.server.mu.Unlock()
+}
+
+// writes writes responses until the stream ends.
+func (p *stream) writes(stream pluginv1.PluginService_PlaceServer) {
+	for {
+		select {
+		case response := <-p.out:
+			if stream.Send(response) != nil { // who reads requests is told why
+				p.cancel(errStreamEnded)
+				return
+			}
+		case <-p.ctx.Done():
+			return
+		}
+	}
+}
+
+// answer has a response written. It waits for those before it, so that whoever does not read is not kept many.
+func (p *stream) answer(response *pluginv1.PlaceResponse) {
+	select {
+	case p.out <- response:
+	case <-p.ctx.Done():
+	}
+}
+
+// does says what a plugin does that takes a step.
+var does = map[pluginv1.Step]string{
+	pluginv1.Step_STEP_RESERVE: "reserves", pluginv1.Step_STEP_UNRESERVE: "reserves", pluginv1.Step_STEP_PERMIT: "permits",
+	pluginv1.Step_STEP_PRE_BIND: "acts before a bind", pluginv1.Step_STEP_POST_BIND: "acts behind a bind",
+}
+
+// take takes up a request. An error ends the stream.
+func (p *stream) take(req *pluginv1.PlaceRequest) error {
+	if req.GetId() != p.last+1 {
+		return pluginproto.Invalid(fmt.Sprintf("%d: want %d", req.GetId(), p.last+1), "id")
+	}
+	p.last = req.GetId()
+	told := req.GetPlacement()
+	if p.last == 1 {
+		if err := p.taker.Tell(req.GetProfiles()); err != nil {
+			return err
+		}
+		switch {
+		case told != nil:
+			return pluginproto.Invalid("the first request has none", "placement")
+		case req.GetStep() != pluginv1.Step_STEP_UNSPECIFIED:
+			return pluginproto.Invalid("the first request has none", "step")
+		case len(req.GetPlugins()) > 0:
+			return pluginproto.Invalid("the first request has none", "plugins")
+		}
+		return nil
+	}
+	if len(req.GetProfiles()) > 0 {
+		return pluginproto.Invalid("profiles are told in the first request only", "profiles")
+	}
+	if told == nil {
+		return pluginproto.Invalid("want one", "placement")
+	}
+	for _, f := range []struct{ name, value string }{{"uid", told.GetUid()}, {"namespace", told.GetNamespace()}, {"name", told.GetName()}, {"node", told.GetNode()}} {
+		if f.value == "" {
+			return pluginproto.Invalid("want one", "placement.%s", f.name)
+		}
+	}
+	at, ok := does[req.GetStep()]
+	if !ok {
+		return pluginproto.Invalid(fmt.Sprintf("there is no step %d", req.GetStep()), "step")
+	}
+	for i, name := range req.GetPlugins() {
+		if !p.taker.Takes(name, req.GetStep()) {
+			return pluginproto.Invalid(fmt.Sprintf("there is no plugin %q that %s", name, at), "plugins[%d]", i)
+		}
+		if slices.Contains(req.GetPlugins()[:i], name) {
+			return pluginproto.Invalid(fmt.Sprintf("%q is there twice", name), "plugins[%d]", i)
+		}
+	}
+	return p.sort(req)
+}
+
+// sort hands a request to the pod's lane. What ends the placement ends what is under way for it at once.
+func (p *stream) sort(req *pluginv1.PlaceRequest) error {
+	told, step := req.GetPlacement(), &Step{Kind: req.GetStep(), Plugins: req.GetPlugins(), stream: p, id: req.GetId()}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.lanes[told.GetUid()]
+	if l == nil {
+		if len(p.lanes) >= maxPlacements {
+			return pluginproto.Invalid(fmt.Sprintf("there are %d, as many as may be", maxPlacements), "placement")
+		}
+		l = &lane{gone: make(chan struct{})}
+	}
+	if len(l.steps) >= MaxBehind {
+		return pluginproto.Invalid(fmt.Sprintf("%d steps of pod %q wait for one that is under way, as many as may", MaxBehind, told.GetUid()), "step")
+	}
+	of := l.reserved
+	switch takes := req.GetStep(); {
+	case takes == pluginv1.Step_STEP_RESERVE && of != nil:
+		return pluginproto.Invalid(fmt.Sprintf("pod %q is reserved already", told.GetUid()), "placement.uid")
+	case of != nil && of.Told.GetNode() != told.GetNode():
+		return pluginproto.Invalid(fmt.Sprintf("pod %q is reserved on node %q", told.GetUid(), of.Told.GetNode()), "placement.node")
+	case of == nil && (takes == pluginv1.Step_STEP_PERMIT || takes == pluginv1.Step_STEP_PRE_BIND):
+		return pluginproto.Invalid(fmt.Sprintf("pod %q is not reserved", told.GetUid()), "placement.uid")
+	case takes == pluginv1.Step_STEP_PERMIT && of.asked:
+		return pluginproto.Invalid(fmt.Sprintf("it has been asked about pod %q", told.GetUid()), "step")
+	case of == nil:
+		of = p.placementOf(req)
+	}
+	switch step.Placement = of; req.GetStep() {
+	case pluginv1.Step_STEP_RESERVE:
+		l.reserved = of
+	case pluginv1.Step_STEP_PERMIT:
+		of.asked = true
+	case pluginv1.Step_STEP_UNRESERVE:
+		l.reserved = nil
+		of.cancel(errGivenBack)
+	case pluginv1.Step_STEP_POST_BIND: // by others, if something is under way
+		l.reserved = nil
+		of.cancel(errBound)
+	}
+	p.lanes[told.GetUid()] = l
+	p.add(l, step)
+	return nil
+}
+
+// placementOf returns a placement that has not been told of before.
+func (p *stream) placementOf(req *pluginv1.PlaceRequest) *Placement {
+	told := req.GetPlacement()
+	of := &Placement{Told: told, Of: p.taker.Keep(told), plugins: req.GetPlugins()}
+	told.Object = nil // once is enough
+	of.ctx, of.cancel = context.WithCancelCause(p.ctx)
+	return of
+}
+
+// add adds a step to a lane. mu is held.
+func (p *stream) add(l *lane, s *Step) {
+	l.steps = append(l.steps, s)
+	if !l.running {
+		l.running = true
+		p.tasks.Go(func() { p.work(l, s.Placement.Told.GetUid()) })
+	}
+}
+
+// work takes the steps of a lane, until there are none.
+func (p *stream) work(l *lane, uid string) {
+	for s := p.next(l, uid); s != nil; s = p.next(l, uid) {
+		response := p.step(s)
+		if !s.silent {
+			p.answer(response)
+		}
+	}
+}
+
+// next returns the next step of a lane. There is none: it does not run any more.
+func (p *stream) next(l *lane, uid string) *Step {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(l.steps) == 0 {
+		l.running = false
+		if l.reserved == nil {
+			delete(p.lanes, uid)
+			close(l.gone)
+		}
+		return nil
+	}
+	s := l.steps[0]
+	l.steps = l.steps[1:]
+	return s
+}
+
+// step takes a step, and returns what is answered.
+func (p *stream) step(s *Step) *pluginv1.PlaceResponse {
+	of, response := s.Placement, &pluginv1.PlaceResponse{Id: s.id}
+	var err error
+	switch s.Kind {
+	case pluginv1.Step_STEP_RESERVE:
+		err = p.server.left(of.ctx, of.Told.GetUid())
+	case pluginv1.Step_STEP_PERMIT, pluginv1.Step_STEP_PRE_BIND:
+		if !of.reserved {
+			err = ErrNotReserved
+		}
+	}
+	if err == nil {
+		response.Rejection, err = p.taker.Take(s, func(most time.Duration) {
+			p.answer(&pluginv1.PlaceResponse{Id: s.id, WaitsMilliseconds: int64((most + time.Millisecond - 1) / time.Millisecond)})
+		})
+	}
+	if s.Kind == pluginv1.Step_STEP_RESERVE {
+		of.reserved = err == nil && response.Rejection == nil
+	}
+	if err != nil {
+		response.Error = pluginproto.Cut(err.Error())
+	}
+	return response
+}
+
+// left waits until streams that have ended have nothing of a pod any more. It does not for those whose plugins take longer than they have.
+func (s *Server) left(ctx context.Context, uid string) error {
+	s.mu.Lock()
+	streams := slices.Collect(maps.Keys(s.streams))
+	s.mu.Unlock()
+	for _, p := range streams {
+		if p.ctx.Err() == nil {
+			continue
+		}
+		p.mu.Lock()
+		l := p.lanes[uid]
+		p.mu.Unlock()
+		if l == nil {
+			continue
+		}
+		select {
+		case <-p.ending:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		select {
+		case <-l.gone:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-p.ended.Done():
+			select {
+			case <-l.gone:
+			default:
+				return ErrLeft
+			}
+		}
+	}
+	return nil
+}
+
+// Context waits for a turn to call a plugin, and returns what the plugin is called with, until done. It ends when what is under way for the placement is to end, of STEP_POST_BIND when the stream does;
+// STEP_UNRESERVE is taken in any case, and has TakeBackTime. An error says why it is not called any more.
+func (s *Step) Context() (_ context.Context, done func(), err error) {
+	p, ctx := s.stream, s.Placement.ctx
+	if s.Kind == pluginv1.Step_STEP_POST_BIND { // that of the placement has ended
+		ctx = p.ctx
+	}
+	switch {
+	case s.Kind == pluginv1.Step_STEP_UNRESERVE:
+		p.turns <- struct{}{}
+		within, cancel := p.takingBack()
+		return within, func() { cancel(); <-p.turns }, nil
+	case ctx.Err() != nil:
+		return nil, nil, context.Cause(ctx)
+	case s.Kind == pluginv1.Step_STEP_PRE_BIND:
+		return ctx, func() {}, nil
+	}
+	select {
+	case p.turns <- struct{}{}:
+		return ctx, func() { <-p.turns }, nil
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
+}
+
+// takingBack returns what there is to unreserve: not what ends with the stream.
+func (p *stream) takingBack() (context.Context, context.CancelFunc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended != nil {
+		return p.ended, func() {}
+	}
+	return context.WithTimeout(context.WithoutCancel(p.ctx), TakeBackTime)
+}

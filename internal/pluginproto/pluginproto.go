@@ -1,0 +1,33 @@
+// Package pluginproto has what all who serve berth.plugin.v1 go by, besides its messages.
+package pluginproto
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// The bounds of berth.plugin.v1.
+const (
+	MaxRequestBytes = 16 << 20
+	MaxRefusals     = 1000 // of an answer
+	MaxTextBytes    = 1024 // of a reason, and of an error
+	// OtherReason stands for further reasons where an answer has as many as it may.
+	OtherReason = "another reason"
+)
+
+// Invalid says what is wrong with a field of a request. The stream ends with it.
+func Invalid(text, field string, at ...any) error {
+	return status.Errorf(codes.InvalidArgument, "%s: %s", fmt.Sprintf(field, at...), text)
+}
+
+// Cut returns a text as a message can have it: valid, and not too long.
+func Cut(text string) string {
+	text = strings.ToValidUTF8(text, "�")
+	if len(text) > MaxTextBytes {
+		text = strings.ToValidUTF8(text[:MaxTextBytes], "")
+	}
+	return text
+}
