@@ -59,6 +59,8 @@ type Config struct {
 	Log         *slog.Logger          // required
 	Metrics     prometheus.Registerer // nil keeps none
 	Trace       *trace.Provider       // nil traces nothing
+
+	now func() time.Time // by which it is looked for how long placements wait for plugin services; nil: time.Now
 }
 
 func (c *Config) check() error {

@@ -33,7 +33,8 @@ type stepping struct {
 	bound *bound // by scheduler name; as many as may be unbound
 	tasks *turns[string, stepTask]
 	wake  chan struct{} // holds a value if some service has said something
-	told  *bound        // binds of which services are told, and which they have not answered, by scheduler name
+	now   func() time.Time
+	told  *bound // binds of which services are told, and which they have not answered, by scheduler name
 
 	mu      sync.Mutex
 	waiting []*placement
@@ -87,8 +88,12 @@ func (p *placement) refusedStep(err error) stepError {
 	return stepError{reasonUnschedulable, fmt.Sprintf("0/1 nodes are available: 1 %s.", no.Reason)} // as of a pod that fits nowhere, on the one node that there was for it
 }
 
-func newStepping(limit int) *stepping {
+func newStepping(limit int, now func() time.Time) *stepping {
+	if now == nil {
+		now = time.Now
+	}
 	return &stepping{
+		now:   now,
 		bound: &bound{limit: limit}, tasks: newTurns[stepTask](stepWorkers), wake: make(chan struct{}, 1), told: &bound{limit: mostTold}, of: make(map[string]*placement),
 		stand: make(map[string]*placement),
 	}
@@ -246,7 +251,7 @@ func (t *term) follow(row *cluster.PodRow) (*progress, bool) {
 	if !t.stepping.bound.takeOf(map[string]int{name: 1}) {
 		return nil, false
 	}
-	p.counted, p.since = true, time.Now()
+	p.counted, p.since = true, t.stepping.now()
 	return p, true
 }
 
@@ -340,7 +345,7 @@ func (t *term) preBinds(p *placement) bool {
 		return true // it has another owner
 	}
 	if !p.progress.counted { // it was taken over, or put aside
-		p.progress.counted, p.progress.since = true, time.Now()
+		p.progress.counted, p.progress.since = true, t.stepping.now()
 		t.stepping.bound.giveOf(p.progress.told.SchedulerName, -1)
 	}
 	t.stepping.enter(p)
@@ -411,7 +416,7 @@ func (t *term) decidedLane(ctx context.Context) error {
 				if anyway {
 					is = told[k]
 				}
-				if err := t.goOnSteps(ctx, p, is, time.Now()); err != nil {
+				if err := t.goOnSteps(ctx, p, is, t.stepping.now()); err != nil {
 					return err
 				}
 			}

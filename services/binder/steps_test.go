@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
@@ -310,11 +312,10 @@ func TestAPlacementThatAPluginServiceDoesNotLetComeAbout(t *testing.T) {
 			src.setNode(node("a", 1000))
 			src.setPod(gated(pod("p", 1000)))
 			g.answers(tt.answer)
-			b := start(t, etcd, src, withGate(t, g, func(s *pluginhost.Service) {
-				if name == "permit waits for too long" {
-					s.Timeout = quiet // which Berth adds to what the service says
-				}
-			}))
+			var ahead atomic.Int64
+			b := start(t, etcd, src, withGate(t, g), func(c *Config) {
+				c.now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+			})
 			b.active()
 			if got := b.ask(b.question(1, "p")); got != "assumed on a" {
 				t.Fatalf("p: %s", got)
@@ -322,7 +323,11 @@ func TestAPlacementThatAPluginServiceDoesNotLetComeAbout(t *testing.T) {
 			if tt.then != "" {
 				g.decide(t, tt.then+" p", rejects("no"))
 			}
+			if name == "permit waits for too long" {
+				ahead.Store(int64(2 * patience)) // Berth adds to what the service says how long that may take to answer
+			}
 			b.awaitPhase("p", "pending")
+			ahead.Store(0)
 			eventually(t, "it is told", func() bool { return len(src.reported("p")) > 0 })
 			last := src.reported("p")[len(src.reported("p"))-1]
 			if got := last.Reason + " " + last.Message; got != tt.said {

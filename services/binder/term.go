@@ -111,7 +111,7 @@ func newTerm(cfg termConfig) (*term, error) {
 	backlog := newBacklog(cfg.MaxUnbound, cfg.places, names, cfg.metrics, cfg.Log)
 	preempting := &bound{limit: cfg.Preemptions}
 	preparing := newPreparing(cfg.MaxUnbound, cfg.BindWorkers)
-	stepping := newStepping(cfg.MaxUnbound)
+	stepping := newStepping(cfg.MaxUnbound, cfg.now)
 	failed := func(lane string) func(error) {
 		return func(err error) {
 			cfg.metrics.laneFailed.WithLabelValues(lane).Inc()
