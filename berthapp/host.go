@@ -23,11 +23,11 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/command"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/placeserver"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 const (
-	// largest bounds a message, as berth.plugin.v1 says.
-	largest = 16 << 20
 	// hungFor is how long plugins may go on when nobody waits any more for what they say: then they hang, and so does everybody who comes next.
 	hungFor = 5 * time.Second
 	// madeWithin is how long plugins may take to be made, and to read the cluster.
@@ -118,7 +118,7 @@ func (p *plugins) describe(ctx context.Context, cfg *loaded) command.Described {
 // serve serves the plugins of a profile until ctx ends. It does from the start, and says that they are being made until they are.
 func (p *plugins) serve(ctx context.Context, cfg *loaded, schedulerName string, timeout time.Duration, l net.Listener) error {
 	h := &host{timeout: timeout, turn: make(chan struct{}, 1)}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(largest), grpc.MaxSendMsgSize(largest))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(pluginproto.MaxRequestBytes), grpc.MaxSendMsgSize(pluginproto.MaxRequestBytes))
 	pluginv1.RegisterPluginServiceServer(server, h)
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	served := make(chan error, 1)
@@ -147,7 +147,8 @@ type host struct {
 	pluginv1.UnimplementedPluginServiceServer
 	timeout time.Duration
 	profile atomic.Pointer[profile] // nil: it is being made
-	turn    chan struct{}           // who has put something in has the turn: one stream at a time, for plugins see one state of the cluster
+	turn    chan struct{}           // who has put something in has the turn: one stream of questions at a time, for plugins see one state of the cluster
+	placing placeserver.Server
 }
 
 var errMaking = status.Error(codes.Unavailable, "the plugins are being made, and read the cluster")
@@ -162,7 +163,8 @@ func (h *host) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.D
 	for _, name := range profile.names {
 		out.Plugins = append(out.Plugins, &pluginv1.PluginDescription{
 			Name: name, Filters: true, Scores: true, Normalization: pluginv1.Normalization_NORMALIZATION_OWN,
-			Depends: &pluginv1.Dependencies{Requested: true, Pods: true, Objects: true, Pod: true, Cluster: true},
+			Depends:  &pluginv1.Dependencies{Requested: true, Pods: true, Objects: true, Pod: true, Cluster: true},
+			Reserves: true, Permits: true, PreBinds: true, PostBinds: true, // where each runs, Berth has been told
 		})
 	}
 	return out, nil
@@ -204,21 +206,30 @@ func (h *host) Judge(stream pluginv1.PluginService_JudgeServer) error {
 	}
 }
 
-// answer answers a request. If plugins do not come to an end though nobody waits for them any more, the process ends, and says where they are.
+// answer answers a request.
 func (h *host) answer(ctx context.Context, w *world, request *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
-	done := make(chan struct{})
-	defer close(done)
+	leave, err := w.profile.enterCycle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	defer watch(ctx)()
+	return w.answer(ctx, request)
+}
+
+// watch looks after plugins until done: if they do not come to an end though nobody waits for them any more, the process ends, and says where they are.
+func watch(ctx context.Context) (done func()) {
+	over := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		wait := time.NewTimer(hungFor)
 		defer wait.Stop()
 		select {
-		case <-done:
+		case <-over:
 		case <-wait.C:
 			hangs(fmt.Sprintf("nobody has waited for %v for what they say", hungFor))
 		}
 	})
-	defer stop()
-	return w.answer(ctx, request)
+	return func() { stop(); close(over) }
 }
 
 // hangs ends the process, whose plugins hang, and says where they are.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
@@ -12,17 +11,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
-)
-
-const (
-	// As berth.plugin.v1 says.
-	maxRefusals  = 1000
-	maxTextBytes = 1024
-	otherReason  = "another reason"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 // answer takes up what a request tells, and answers what it asks.
@@ -46,10 +38,10 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 	for i, q := range r.GetQuestions() {
 		k := w.kinds[q.GetKind()]
 		if k == nil {
-			return nil, invalid(fmt.Sprintf("there is no kind %d", q.GetKind()), "questions[%d].kind", i)
+			return nil, pluginproto.Invalid(fmt.Sprintf("there is no kind %d", q.GetKind()), "questions[%d].kind", i)
 		}
 		if len(q.GetFilters()) > 0 && len(q.GetScores()) > 0 {
-			return nil, invalid("scores are asked for by a question of their own", "questions[%d].scores", i)
+			return nil, pluginproto.Invalid("scores are asked for by a question of their own", "questions[%d].scores", i)
 		}
 		names, err := w.names(q.GetNodes(), i)
 		if err != nil {
@@ -64,7 +56,7 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 			}
 		}
 		if err != nil {
-			answer = &pluginv1.Answer{Error: cut(err.Error())}
+			answer = &pluginv1.Answer{Error: pluginproto.Cut(err.Error())}
 		}
 		out.Answers = append(out.Answers, answer)
 	}
@@ -94,13 +86,14 @@ type prefiltered struct {
 // prefilter runs the PreFilter plugins for a pod, unless they have run for it in this state.
 func (w *world) prefilter(ctx context.Context, k *kind, pod *v1.Pod) prefiltered {
 	if k.state == nil || k.version != w.version {
-		state := framework.NewCycleState()
+		state := newState()
 		result, status, by := w.profile.framework.RunPreFilterPlugins(ctx, state, pod)
 		k.state, k.version, k.filtered = state, w.version, prefiltered{result: result, status: status}
 		if names := sets.List(by); len(names) > 0 {
 			k.filtered.by = names[0]
 		}
 	}
+	w.profile.judge(pod.UID, k.state)
 	return k.filtered
 }
 
@@ -176,12 +169,12 @@ func (w *world) refusals(verdicts []*fwk.Status, by string) *pluginv1.Answer {
 		if out.Verdicts == nil {
 			out.Verdicts = make([]uint32, len(verdicts))
 		}
-		k := key{plugin: w.called(s.Plugin(), by), reason: cut(s.Message()), unresolvable: s.Code() == fwk.UnschedulableAndUnresolvable}
+		k := key{plugin: w.profile.called(s.Plugin(), by), reason: pluginproto.Cut(s.Message()), unresolvable: s.Code() == fwk.UnschedulableAndUnresolvable}
 		if k.reason == "" {
 			k.reason = "node(s) didn't satisfy plugin " + k.plugin
 		}
-		if known[k] == 0 && len(out.Refusals) >= maxRefusals-2*len(w.profile.names) {
-			k.reason = otherReason
+		if known[k] == 0 && len(out.Refusals) >= pluginproto.MaxRefusals-2*len(w.profile.names) {
+			k.reason = pluginproto.OtherReason
 		}
 		if known[k] == 0 {
 			out.Refusals = append(out.Refusals, &pluginv1.Refusal{Plugin: k.plugin, Reason: k.reason, Unresolvable: k.unresolvable})
@@ -190,17 +183,6 @@ func (w *world) refusals(verdicts []*fwk.Status, by string) *pluginv1.Answer {
 		out.Verdicts[i] = known[k]
 	}
 	return out
-}
-
-// called returns what the configuration calls a plugin.
-func (w *world) called(name, otherwise string) string {
-	if name == "" {
-		name = otherwise
-	}
-	if called, ok := w.profile.nameOf[name]; ok {
-		return called
-	}
-	return name
 }
 
 // score answers what plugins score nodes, which are all that are left.
@@ -237,19 +219,10 @@ func (w *world) score(ctx context.Context, k *kind, plugins, names []string) (*p
 	}
 	for i := range scored { // those that have skipped the pod score nothing
 		for _, s := range scored[i].Scores {
-			if n, ok := at[w.called(s.Name, "")]; ok {
+			if n, ok := at[w.profile.called(s.Name, "")]; ok {
 				out.Scores[n].Scores[i] = int32(s.Score)
 			}
 		}
 	}
 	return out, nil
-}
-
-// cut returns a text as a message can have it: valid, and not too long.
-func cut(text string) string {
-	text = strings.ToValidUTF8(text, "�")
-	if len(text) > maxTextBytes {
-		text = strings.ToValidUTF8(text[:maxTextBytes], "")
-	}
-	return text
 }

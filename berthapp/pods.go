@@ -107,6 +107,13 @@ func (s *podStore) take() (changed map[types.UID]struct{}, lost bool) {
 	return changed, lost
 }
 
+// get returns a pod, nil if it is not known.
+func (s *podStore) get(uid types.UID) *v1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pods[uid]
+}
+
 // wait waits until there are all of some pods, and returns them, in order. An error names one that there is not when ctx ends.
 func (s *podStore) wait(ctx context.Context, uids []types.UID) ([]*v1.Pod, error) {
 	out := make([]*v1.Pod, len(uids))

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
@@ -142,24 +144,68 @@ func pointsOf(plugin fwk.Plugin) []string {
 
 // profile is a profile whose plugins run: kube-scheduler's own framework with them, and what it shows them of the cluster.
 type profile struct {
-	names     []string          // of plugins that are compiled in and have been made, sorted
-	nameOf    map[string]string // of those that call themselves otherwise than the configuration, what that calls them
+	names     []string            // of plugins that are compiled in and have been made, sorted
+	nameOf    map[string]string   // of those that call themselves otherwise than the configuration, what that calls them
+	points    map[string][]string // of each of names, in the words of a profile
 	framework framework.Framework
 	shown     shown
 	pods      *podStore
-	end       func() // and waits
+	cycle     chan struct{}          // who has put something in runs what belongs to a scheduling cycle
+	judged    atomic.Pointer[judged] // last
+	end       func()                 // and waits
 }
 
 func (p *profile) close() { p.end() }
 
-// shown is what the plugins see of the cluster. It is that of the stream whose turn it is.
-type shown struct {
+// enterCycle waits until no other scheduling cycle is under way, and returns what ends this one. Those who take steps outside of cycles may see what plugins are shown change meanwhile, as in
+// kube-scheduler.
+func (p *profile) enterCycle(ctx context.Context) (leave func(), err error) {
+	select {
+	case p.cycle <- struct{}{}:
+		return func() { <-p.cycle }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// judge notes in which state a pod is judged, and judgedFor returns that if it was the last that was, nil otherwise. Between a pod's verdicts and its first step no other one is judged.
+func (p *profile) judge(uid types.UID, state fwk.CycleState) { p.judged.Store(&judged{uid, state}) }
+
+func (p *profile) judgedFor(uid types.UID) fwk.CycleState {
+	if last := p.judged.Load(); last != nil && last.uid == uid {
+		return last.state
+	}
+	return nil
+}
+
+// called returns what the configuration calls a plugin.
+func (p *profile) called(name, otherwise string) string {
+	if name == "" {
+		name = otherwise
+	}
+	if called, ok := p.nameOf[name]; ok {
+		return called
+	}
+	return name
+}
+
+// shown is what the plugins see of the cluster: the view of the stream whose turn it is, or was last.
+type shown struct{ atomic.Pointer[view] }
+
+// view is what a world shows.
+type view struct {
 	fwk.SharedLister
 	groups fwk.PodGroupManager
 }
 
+// NodeInfos are the nodes.
+func (s *shown) NodeInfos() fwk.NodeInfoLister { return s.Load().NodeInfos() }
+
+// StorageInfos are what is known of claims.
+func (s *shown) StorageInfos() fwk.StorageInfoLister { return s.Load().StorageInfos() }
+
 // PodGroupStates are those of the pods that are told.
-func (s *shown) PodGroupStates() fwk.PodGroupStateLister { return s.groups.PodGroupStates() }
+func (s *shown) PodGroupStates() fwk.PodGroupStateLister { return s.Load().groups.PodGroupStates() }
 
 // start makes the plugins of a profile, and has them read what they want to know of the cluster.
 func (p *plugins) start(ctx context.Context, cfg *loaded, schedulerName string) (*profile, error) {
@@ -240,7 +286,7 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &profile{nameOf: make(map[string]string), pods: m.pods}
+	p := &profile{nameOf: make(map[string]string), points: make(map[string][]string), pods: m.pods, cycle: make(chan struct{}, 1)}
 	nobody, err := newWorld(m.ctx, p, 0)
 	if err != nil {
 		return nil, err
@@ -261,7 +307,7 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	m.framework = p.framework
 	for name, plugin := range m.made {
 		p.names = append(p.names, name)
-		p.nameOf[plugin.Name()] = name
+		p.nameOf[plugin.Name()], p.points[name] = name, pointsOf(plugin)
 	}
 	slices.Sort(p.names)
 	return p, nil

@@ -490,7 +490,7 @@ func (s *scene) ask(pod *v1.Pod) (map[string]said, string) {
 func (s *scene) want(pod *v1.Pod) (map[string]said, string) {
 	t := s.t
 	snapshot := internalcache.NewSnapshot(slices.Collect(maps.Values(s.pods)), slices.Collect(maps.Values(s.nodes)))
-	s.lister.SharedLister = snapshot
+	s.lister.Store(&view{SharedLister: snapshot})
 	state := framework.NewCycleState()
 	out := make(map[string]said)
 	result, status, by := s.theirs.RunPreFilterPlugins(s.ctx, state, pod)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-scheduler/berth/berthapp/example/cheapest"
@@ -45,12 +47,61 @@ func (trouble) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.No
 	return nil
 }
 
+// gang is a plugin that has pods wait until there are as many as their annotation "gang" says.
+type gang struct{ handle fwk.Handle }
+
+func newGang(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	return &gang{h}, nil
+}
+
+func (*gang) Name() string { return "Gang" }
+
+func (*gang) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	fmt.Fprintln(os.Stderr, "gang has reserved", pod.Name)
+	return nil
+}
+
+func (*gang) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
+	fmt.Fprintln(os.Stderr, "gang has given back", pod.Name)
+}
+
+func (g *gang) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
+	size, err := strconv.Atoi(pod.Annotations["gang"])
+	if err != nil {
+		return fwk.NewStatus(fwk.Unschedulable, "it says of no gang how many it has"), 0
+	}
+	var others []fwk.WaitingPod
+	g.handle.IterateOverWaitingPods(func(is fwk.WaitingPod) { others = append(others, is) })
+	if len(others)+1 < size {
+		fmt.Fprintln(os.Stderr, "gang has wait", pod.Name)
+		return fwk.NewStatus(fwk.Wait), 10 * time.Minute
+	}
+	for _, is := range others {
+		is.Allow(g.Name())
+	}
+	return nil, 0
+}
+
+func (*gang) PreBindPreFlight(context.Context, fwk.CycleState, *v1.Pod, string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	return nil, nil
+}
+
+func (g *gang) PreBind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{"goes-to":%q}}}`, node)
+	_, err := g.handle.ClientSet().CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return fwk.AsStatus(err)
+}
+
+func (*gang) PostBind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) {
+	fmt.Fprintln(os.Stderr, "gang has bound", pod.Name)
+}
+
 // TestMain is Berth with plugins, too, if its first argument is one of its commands.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
 		os.Exit(Run(NewCommand(WithPlugin(cheapest.Name, cheapest.New),
 			WithPlugin("Trouble", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return trouble{}, nil }),
-			WithPlugin("Picky", newPicky), WithPlugin("Dies", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { panic("oh no") }))))
+			WithPlugin("Picky", newPicky), WithPlugin("Gang", newGang), WithPlugin("Dies", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { panic("oh no") }))))
 	}
 	os.Exit(m.Run())
 }
@@ -70,6 +121,12 @@ profiles:
     multiPoint:
       enabled:
       - {name: Cheapest, weight: 100}
+      - {name: Trouble}
+- schedulerName: gang
+  plugins:
+    multiPoint:
+      enabled:
+      - {name: Gang}
       - {name: Trouble}
 `
 
@@ -240,4 +297,38 @@ func TestPodsGoWhereACompiledInPluginHasThem(t *testing.T) {
 	}
 	w.create("ill", "trouble", map[string]string{"trouble": "error"})
 	w.awaitTold("ill", `running "Trouble" filter plugin: it is ill`)
+}
+
+// A gang's pods wait for each other in the plugin's process, and hold up nobody. If that ends, those that wait are given back, and wait again.
+func TestACompiledInPluginTakesAllSteps(t *testing.T) {
+	w := startWhole(t)
+	w.create("alone", "gang", nil)
+	w.awaitTold("alone", "it says of no gang how many it has")
+	w.remove("alone")
+	of3 := map[string]string{"gang": "3"}
+	w.create("one", "gang", of3)
+	w.awaitLog("gang has wait one", 0)
+	w.create("two", "gang", of3)
+	w.awaitLog("gang has wait two", 0)
+	w.create("beside", "", nil)
+	w.awaitOn("beside", "")
+	w.create("boom", "gang", map[string]string{"trouble": "panic"})
+	w.awaitLog("process has ended, and is started again", 0)
+	w.remove("boom")
+	w.awaitLog("gang has wait one", 1)
+	w.awaitLog("gang has wait two", 1)
+	for _, name := range []string{"one", "two"} {
+		if p, err := w.cp.Client().CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{}); err != nil || p.Spec.NodeName != "" {
+			t.Errorf("%s is on %q, %v: its gang is not complete", name, p.Spec.NodeName, err)
+		}
+	}
+	w.create("three", "gang", of3)
+	for _, name := range []string{"one", "two", "three"} {
+		w.awaitOn(name, "")
+		p, err := w.cp.Client().CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || p.Annotations["goes-to"] != p.Spec.NodeName {
+			t.Errorf("%s: %v; before it was bound to %s, it was said to go to %q", name, err, p.Spec.NodeName, p.Annotations["goes-to"])
+		}
+		w.awaitLog("gang has bound "+name, 0)
+	}
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -18,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 // world is what a stream has told: kube-scheduler's cache, filled with the nodes that Berth has, and with the pods that it has on them, whether these are bound already or not. What a pod is, the API
@@ -84,23 +83,18 @@ func newWorld(ctx context.Context, p *profile, timeout time.Duration) (*world, e
 func (w *world) close() { w.end() }
 
 // show has plugins see this world, and no other one.
-func (w *world) show() { w.profile.shown.SharedLister, w.profile.shown.groups = w.snapshot, w.cache }
-
-// invalid says what is wrong with a field of a request. The stream ends with it.
-func invalid(text, field string, at ...any) error {
-	return status.Errorf(codes.InvalidArgument, "%s: %s", fmt.Sprintf(field, at...), text)
-}
+func (w *world) show() { w.profile.shown.Store(&view{w.snapshot, w.cache}) }
 
 // fold takes up what a request tells. What is forgotten goes first, so that its ids can be those of others in the same request.
 func (w *world) fold(r *pluginv1.JudgeRequest) error {
 	if r.GetId() != w.last+1 {
-		return invalid(fmt.Sprintf("%d: want %d", r.GetId(), w.last+1), "id")
+		return pluginproto.Invalid(fmt.Sprintf("%d: want %d", r.GetId(), w.last+1), "id")
 	}
 	w.last = r.GetId()
 	for i, id := range r.GetForgottenNodes() {
 		n := w.nodes[id]
 		if n == nil {
-			return invalid(fmt.Sprintf("there is no node %d", id), "forgotten_nodes[%d]", i)
+			return pluginproto.Invalid(fmt.Sprintf("there is no node %d", id), "forgotten_nodes[%d]", i)
 		}
 		for uid := range n.pods {
 			w.leave(id, uid)
@@ -110,7 +104,7 @@ func (w *world) fold(r *pluginv1.JudgeRequest) error {
 	}
 	for i, id := range r.GetForgottenKinds() {
 		if w.kinds[id] == nil {
-			return invalid(fmt.Sprintf("there is no kind %d", id), "forgotten_kinds[%d]", i)
+			return pluginproto.Invalid(fmt.Sprintf("there is no kind %d", id), "forgotten_kinds[%d]", i)
 		}
 		delete(w.kinds, id)
 	}
@@ -140,7 +134,7 @@ func (w *world) setNode(i int, told *pluginv1.Node) error {
 	}
 	switch spec := told.GetSpec(); {
 	case spec == nil && n.name == "":
-		return invalid(fmt.Sprintf("node %d is new: want what it is", id), "nodes[%d].spec", i)
+		return pluginproto.Invalid(fmt.Sprintf("node %d is new: want what it is", id), "nodes[%d].spec", i)
 	case spec != nil && len(spec.GetObject()) == 0:
 		if n.name != spec.GetName() { // else it is what it was, until Berth hears what has become of it
 			n.object = nil
@@ -149,7 +143,7 @@ func (w *world) setNode(i int, told *pluginv1.Node) error {
 	case spec != nil:
 		object := new(v1.Node)
 		if err := json.Unmarshal(spec.GetObject(), object); err != nil {
-			return invalid(err.Error(), "nodes[%d].spec.object", i)
+			return pluginproto.Invalid(err.Error(), "nodes[%d].spec.object", i)
 		}
 		n.object = object
 		w.rename(n, id, spec.GetName())
@@ -157,7 +151,7 @@ func (w *world) setNode(i int, told *pluginv1.Node) error {
 	w.nodes[id] = n
 	for k, uid := range told.GetRemoved() {
 		if !n.pods[types.UID(uid)] {
-			return invalid(fmt.Sprintf("pod %q is not on node %s", uid, n.name), "nodes[%d].removed[%d]", i, k)
+			return pluginproto.Invalid(fmt.Sprintf("pod %q is not on node %s", uid, n.name), "nodes[%d].removed[%d]", i, k)
 		}
 		delete(n.pods, types.UID(uid))
 		w.leave(id, types.UID(uid))
@@ -165,7 +159,7 @@ func (w *world) setNode(i int, told *pluginv1.Node) error {
 	for k, pod := range told.GetAdded() {
 		uid := types.UID(pod.GetUid())
 		if n.pods[uid] {
-			return invalid(fmt.Sprintf("pod %q is on node %s already", uid, n.name), "nodes[%d].added[%d].uid", i, k)
+			return pluginproto.Invalid(fmt.Sprintf("pod %q is on node %s already", uid, n.name), "nodes[%d].added[%d].uid", i, k)
 		}
 		n.pods[uid], w.places[uid], w.touched[uid] = true, id, true
 	}
@@ -296,7 +290,7 @@ func (w *world) names(ids []int32, i int) ([]string, error) {
 	for k, id := range ids {
 		n := w.nodes[id]
 		if n == nil {
-			return nil, invalid(fmt.Sprintf("there is no node %d", id), "questions[%d].nodes[%d]", i, k)
+			return nil, pluginproto.Invalid(fmt.Sprintf("there is no node %d", id), "questions[%d].nodes[%d]", i, k)
 		}
 		out[k] = n.name
 	}

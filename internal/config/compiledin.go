@@ -11,11 +11,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// filterPoints and scorePoints are where a plugin that is compiled in may run. At others Berth cannot run one yet.
-var (
-	filterPoints = []string{"preFilter", "filter"}
-	scorePoints  = []string{"preScore", "score"}
-)
+// compiledInPoints are where a plugin that is compiled in may run. At others Berth cannot run one yet.
+var compiledInPoints = []string{"preFilter", "filter", "preScore", "score", "reserve", "permit", "preBind", "postBind"}
 
 // EnabledCompiledIn returns which of some names a profile, as it is written, enables at any point, in the order in which they come first.
 func EnabledCompiledIn(p *configv1.KubeSchedulerProfile, names []string) (enabled []string) {
@@ -56,7 +53,7 @@ func (o Options) unbuiltPoints(path *field.Path, p *configv1.Plugins, r resolved
 				continue
 			}
 			scores = scores || s.point == "score"
-			if slices.Contains(filterPoints, s.point) || slices.Contains(scorePoints, s.point) {
+			if slices.Contains(compiledInPoints, s.point) {
 				continue
 			}
 			if k := slices.IndexFunc(s.set.Enabled, func(e configv1.Plugin) bool { return e.Name == name }); k >= 0 {

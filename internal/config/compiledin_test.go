@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
 )
@@ -12,6 +15,7 @@ import (
 // compiledIn are plugins that a program has.
 var compiledIn = config.Options{CompiledIn: map[string][]string{
 	"Cheapest": {"preFilter", "filter", "score"}, "Chooser": {"preFilter"}, "Gang": {"preFilter", "permit", "reserve"}, "Early": {"preScore"}, "Idle": nil,
+	"Sorter": {"preEnqueue", "postFilter", "permit"},
 }}
 
 func TestPluginsThatAreCompiledInFilterAndScore(t *testing.T) {
@@ -43,17 +47,36 @@ profiles:
 	}
 }
 
+func TestPluginsThatAreCompiledInTakeSteps(t *testing.T) {
+	for _, tt := range []struct {
+		plugins string
+		want    map[string]config.Steps
+	}{
+		{"{multiPoint: {enabled: [{name: Cheapest}]}}", map[string]config.Steps{}},
+		{"{multiPoint: {enabled: [{name: Gang}]}}", map[string]config.Steps{"default-scheduler": {Reserve: []string{"Gang"}, Permit: []string{"Gang"}}}},
+		{"{permit: {enabled: [{name: Sorter}, {name: Gang}]}}", map[string]config.Steps{"default-scheduler": {Permit: []string{"Sorter", "Gang"}}}},
+	} {
+		c, err := completeWith(compiledIn, "profiles: [{plugins: "+tt.plugins+"}]\n")
+		if err != nil {
+			t.Fatalf("%s: %v", tt.plugins, err)
+		}
+		if diff := cmp.Diff(tt.want, c.Steps, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.plugins, diff)
+		}
+	}
+}
+
 func TestWherePluginsThatAreCompiledInCannotRunIsNamed(t *testing.T) {
 	for _, tt := range []struct{ plugins, want string }{
-		{"multiPoint: {enabled: [{name: Cheapest}, {name: Gang}]}", "profiles[0].plugins.multiPoint.enabled[1]: Forbidden: Gang is compiled in, and runs at reserve, permit too"},
-		{"permit: {enabled: [{name: Gang}]}", "profiles[0].plugins.permit.enabled[0]: Forbidden: Berth cannot run plugins that are compiled in, such as Gang, at this point yet"},
-		{"multiPoint: {enabled: [{name: Gang}]}, permit: {disabled: [{name: Gang}]}", "runs at reserve too"},
-		{"multiPoint: {enabled: [{name: Gang}]}, permit: {disabled: [{name: Gang}]}, reserve: {disabled: [{name: '*'}]}", "VolumeBinding"},
+		{"multiPoint: {enabled: [{name: Cheapest}, {name: Sorter}]}", "profiles[0].plugins.multiPoint.enabled[1]: Forbidden: Sorter is compiled in, and runs at postFilter, preEnqueue too"},
+		{"postFilter: {enabled: [{name: Sorter}]}", "profiles[0].plugins.postFilter.enabled[0]: Forbidden: Berth cannot run plugins that are compiled in, such as Sorter, at this point yet"},
+		{"multiPoint: {enabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: Sorter}]}", "runs at postFilter too"},
+		{"multiPoint: {enabled: [{name: Sorter}]}, postFilter: {disabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: '*'}]}", "SchedulingGates"},
 		{"multiPoint: {enabled: [{name: Early}]}", "profiles[0].plugins.preScore: Forbidden: Early is compiled in and runs here"},
 		{"multiPoint: {enabled: [{name: Early}, {name: Cheapest}]}", ""},
 		{"filter: {enabled: [{name: Chooser}]}", `profiles[0].plugins.filter.enabled[0].name: Invalid value: "Chooser": plugin does not extend FilterPlugin`},
 		{"filter: {enabled: [{name: Unknown}]}", `"Unknown": does not exist`},
-		{"multiPoint: {enabled: [{name: Gang}]}, permit: {disabled: [{name: Gang}]}, reserve: {disabled: [{name: Gang}]}", ""},
+		{"multiPoint: {enabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: Sorter}]}, postFilter: {disabled: [{name: Sorter}]}", ""},
 	} {
 		_, err := completeWith(compiledIn, "profiles:\n- plugins: {"+tt.plugins+"}\n")
 		switch {

@@ -23,7 +23,7 @@ type Completed struct {
 	BindTimeouts map[string]time.Duration
 	// Arguments are those of plugins of services, as far as they run.
 	Arguments Arguments
-	// Steps are those that profiles have plugins of services take, by scheduler name.
+	// Steps are those that profiles have plugins of services, and such as are compiled in, take, by scheduler name.
 	Steps map[string]Steps
 	// Candidates say, likewise, how many nodes extenders are told of at least that have a say in preemption.
 	Candidates map[string]engine.CandidateNodes

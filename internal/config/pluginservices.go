@@ -75,11 +75,13 @@ const (
 	maxServicePlugins = 64 // as berth.plugin.v1 says
 	servicesTimeout   = time.Second
 	maxTimeout        = time.Minute
-	preBindTimeout    = 10 * time.Minute // as VolumeBinding's
 	maxPreBindTimeout = time.Hour
 	// maxArguments is how many bytes the arguments of all plugins of services may have: they are sent in one request, of at most 16 MiB.
 	maxArguments = 1 << 20
 )
+
+// PreBindTimeout is how long what plugins do before a bind may take unless a configuration says otherwise: as long as VolumeBinding's.
+const PreBindTimeout = 10 * time.Minute
 
 // servicePoints are the points that a plugin of a service can have.
 var servicePoints = []string{"filter", "score", "reserve", "permit", "preBind", "postBind"}
@@ -161,7 +163,7 @@ func checkServices(written []writtenService) ([]PluginService, error) {
 		names[s.Name] = true
 		add(checkPlugins(at.Child("plugins"), s.Plugins, plugins)...)
 		add(checkConnection(at, &s)...)
-		s.Timeout.Duration, s.PreBindTimeout.Duration = servicesTimeout, preBindTimeout
+		s.Timeout.Duration, s.PreBindTimeout.Duration = servicesTimeout, PreBindTimeout
 		for _, d := range []struct {
 			name, want string
 			text       *string
@@ -312,13 +314,13 @@ func foreign(profiles []cluster.Profile) (out map[string][]string) {
 	return out
 }
 
-// Steps are the plugins of services that a profile has between the choice of a node and the bind, by point, in order.
+// Steps are the plugins of services, and those that are compiled in, that a profile has between the choice of a node and the bind, by point, in order.
 type Steps struct{ Reserve, Permit, PreBind, PostBind []string }
 
-// stepsOf returns the steps that a profile has plugins of services take, false if there are none.
+// stepsOf returns the steps that a profile has plugins of services and such as are compiled in take, false if there are none.
 func (o Options) stepsOf(r resolved) (out Steps, any bool) {
 	of := func(point string) []string {
-		return slices.DeleteFunc(slices.Clone(r.at[point]), func(name string) bool { return o.Plugins[name] == nil })
+		return slices.DeleteFunc(slices.Clone(r.at[point]), func(name string) bool { return o.Plugins[name] == nil && o.CompiledIn[name] == nil })
 	}
 	out = Steps{of("reserve"), of("permit"), of("preBind"), of("postBind")}
 	return out, len(out.Reserve)+len(out.Permit)+len(out.PreBind)+len(out.PostBind) > 0

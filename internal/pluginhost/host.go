@@ -35,6 +35,8 @@ type Service struct {
 	Ignorable bool
 	// Objects says that it may be sent Kubernetes' objects.
 	Objects bool
+	// Follows says that of profiles that have it take any step, it is told of each placement before that is recorded: what it keeps of a pod from its verdicts on is for all steps.
+	Follows bool
 }
 
 // Plugin is a plugin of a service.
@@ -101,6 +103,7 @@ type use struct {
 	own             []scorer        // that normalise their scores themselves: those that [use.of] has taken out of scores
 	steps           [steps][]string // the plugins of each step
 	first           [steps]int      // in the profile's order, of the first of these
+	follows         bool            // it is told of placements whatever it has to do with them
 }
 
 // scorer is a plugin that scores, and how much that weighs.
@@ -111,7 +114,7 @@ type scorer struct {
 
 // of returns the use with those apart that normalise their scores themselves, as they are described.
 func (u use) of(plugins map[string]*pluginv1.PluginDescription) use {
-	out := use{service: u.service, filters: u.filters, steps: u.steps, first: u.first}
+	out := use{service: u.service, filters: u.filters, steps: u.steps, first: u.first, follows: u.follows}
 	for n, name := range u.scores {
 		if plugins[name].GetNormalization() == pluginv1.Normalization_NORMALIZATION_OWN {
 			out.own = append(out.own, scorer{name, u.weights[n]})
@@ -181,7 +184,7 @@ func usesOf(p *cluster.Profile, taken Steps, services []Service) (uses []use) {
 	at := func(service int) *use {
 		k := slices.IndexFunc(uses, func(u use) bool { return u.service == service })
 		if k < 0 {
-			k, uses = len(uses), append(uses, use{service: service})
+			k, uses = len(uses), append(uses, use{service: service, follows: services[service].Follows})
 		}
 		return &uses[k]
 	}
@@ -227,7 +230,7 @@ func toldProfile(schedulerName string, plugins []Plugin, arguments map[string][]
 // Asked returns the services that are to be asked about pods of a scheduler name, one after the other: where these go, or whether they may be placed there.
 func (h *Host) Asked(schedulerName string) (set Set) {
 	for _, u := range h.uses[schedulerName] {
-		if u.judges() || len(u.steps[reserve])+len(u.steps[permit]) > 0 {
+		if u.judges() || u.reserves() {
 			set |= 1 << u.service
 		}
 	}

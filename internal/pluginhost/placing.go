@@ -35,7 +35,7 @@ type Placement struct {
 
 // Reserves reports whether services are to be told where a pod of a scheduler name goes before that is recorded.
 func (h *Host) Reserves(schedulerName string) bool {
-	return slices.ContainsFunc(h.uses[schedulerName], func(u use) bool { return len(u.steps[reserve])+len(u.steps[permit]) > 0 })
+	return slices.ContainsFunc(h.uses[schedulerName], func(u use) bool { return u.reserves() })
 }
 
 // PreBinds reports whether services have something to do before the bind of a pod of a scheduler name.
@@ -46,6 +46,11 @@ func (h *Host) PreBinds(schedulerName string) bool {
 // Places reports whether services have anything to do with placements of pods of a scheduler name.
 func (h *Host) Places(schedulerName string) bool {
 	return slices.ContainsFunc(h.uses[schedulerName], func(u use) bool { return u.places() })
+}
+
+// reserves reports whether it is told of placements before they are recorded: also if it only permits.
+func (u *use) reserves() bool {
+	return len(u.steps[reserve])+len(u.steps[permit]) > 0 || u.follows && u.places()
 }
 
 func (u *use) places() bool {
@@ -69,12 +74,12 @@ func (h *Host) BeginPlacing(ctx context.Context, epoch cluster.Epoch, schedulerN
 	return nil
 }
 
-// inOrder returns the uses of services that a profile has at a step, in the order of the first plugin of each there. Those that only permit reserve too: they are told of the placement.
+// inOrder returns the uses of services that a profile has at a step, in the order of the first plugin of each there. Those that only permit reserve too, as [use.reserves] has it: they are told of the placement.
 func (h *Host) inOrder(schedulerName string, at step) []*use {
 	uses := h.uses[schedulerName]
 	var out []*use
 	for i := range uses {
-		if u := &uses[i]; len(u.steps[at]) > 0 || at == reserve && len(u.steps[permit]) > 0 {
+		if u := &uses[i]; len(u.steps[at]) > 0 || at == reserve && u.reserves() {
 			out = append(out, u)
 		}
 	}

@@ -332,3 +332,39 @@ func TestAServiceThatIsBegunAnewIsToldWhatStands(t *testing.T) {
 		t.Error("the stream has not been ended")
 	}
 }
+
+// A service that follows placements is told of all that it has anything to do with, before they are recorded; others only of those that they reserve or permit.
+func TestAServiceThatFollowsIsToldOfEachPlacement(t *testing.T) {
+	some := []string{"P"}
+	for name, tt := range map[string]struct {
+		steps           Steps
+		follows, leaves bool // whether a placement is told to one that follows, and to one that does not
+	}{
+		"nothing":   {Steps{}, false, false},
+		"reserve":   {Steps{Reserve: some}, true, true},
+		"permit":    {Steps{Permit: some}, true, true},
+		"pre-bind":  {Steps{PreBind: some}, true, false},
+		"post-bind": {Steps{PostBind: some}, true, false},
+	} {
+		for _, follows := range []bool{true, false} {
+			h, err := New(Config{
+				Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Timeout: time.Minute, Follows: follows}},
+				Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": tt.steps},
+				Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[bool]bool{true: tt.follows, false: tt.leaves}[follows]
+			if got := h.Reserves("default-scheduler"); got != want {
+				t.Errorf("%s, follows %v: it is told of placements: %v, want %v", name, follows, got, want)
+			}
+			if got := h.Asked("default-scheduler") != 0; got != want {
+				t.Errorf("%s, follows %v: it has a turn: %v, want %v", name, follows, got, want)
+			}
+			if got := len(h.inOrder("default-scheduler", reserve)) > 0; got != want {
+				t.Errorf("%s, follows %v: it reserves: %v, want %v", name, follows, got, want)
+			}
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/child"
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -36,17 +37,18 @@ const CompiledInTimeout = 5 * time.Second
 // longestSocket is how long the path of a socket may be.
 const longestSocket = 100
 
-// uses reports whether a profile uses a plugin that is compiled in.
-func (c *CompiledIn) uses(p *cluster.Profile) bool {
+// uses reports whether a profile uses a plugin that is compiled in, at steps too.
+func (c *CompiledIn) uses(p *cluster.Profile, steps config.Steps) bool {
 	is := func(name string) bool { return slices.Contains(c.Names, name) }
-	return slices.ContainsFunc(p.Filters, is) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return is(w.Name) })
+	return slices.ContainsFunc(p.Filters, is) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return is(w.Name) }) ||
+		slices.ContainsFunc(slices.Concat(steps.Reserve, steps.Permit, steps.PreBind, steps.PostBind), is)
 }
 
 // compiledIn runs a process for each profile that uses plugins that are compiled in, in g until ctx ends, and returns these as services. A process that panics, hangs or leaks harms no profile but its own.
 func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (services []pluginhost.Service, clients *rpc.Clients, err error) {
 	clients = rpc.NewClients(rpc.Config{Net: rpc.Outside(""), Outside: true, Log: e.Log, Metrics: e.measured.common})
 	in := cl.CompiledIn
-	if in == nil || !slices.ContainsFunc(cl.Settings.Profiles, func(p cluster.Profile) bool { return in.uses(&p) }) {
+	if in == nil || !slices.ContainsFunc(cl.Settings.Profiles, func(p cluster.Profile) bool { return in.uses(&p, cl.PluginSteps[p.SchedulerName]) }) {
 		return nil, clients, nil
 	}
 	opened := clients
@@ -60,17 +62,17 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 			_ = os.RemoveAll(dir)
 		}
 	}()
-	config := filepath.Join(dir, "config.yaml")
+	file := filepath.Join(dir, "config.yaml")
 	prepare := func() error { // each time: who tidies up temporary files may have taken them away
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		return os.WriteFile(config, in.Config, 0o600)
+		return os.WriteFile(file, in.Config, 0o600)
 	}
 	var processes []child.Config
 	for i := range cl.Settings.Profiles {
 		p := &cl.Settings.Profiles[i]
-		if !in.uses(p) {
+		if !in.uses(p, cl.PluginSteps[p.SchedulerName]) {
 			continue
 		}
 		socket := filepath.Join(dir, fmt.Sprintf("%d.sock", i))
@@ -82,13 +84,13 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 			return nil, nil, err
 		}
 		name := "compiled-in/" + p.SchedulerName
-		service := pluginhost.Service{Name: name, Conn: conn, Timeout: CompiledInTimeout, Objects: true, Profile: p.SchedulerName}
+		service := pluginhost.Service{Name: name, Conn: conn, Timeout: CompiledInTimeout, PreBindTimeout: config.PreBindTimeout, Objects: true, Profile: p.SchedulerName, Follows: true}
 		for _, plugin := range in.Names {
 			service.Plugins = append(service.Plugins, pluginhost.Plugin{Name: plugin, Filters: true, Scores: true})
 		}
 		services = append(services, service)
 		processes = append(processes, child.Config{
-			Path: in.Program, Args: append(slices.Clone(in.Args), "--config", config, "--profile", p.SchedulerName, "--socket", socket, "--timeout", CompiledInTimeout.String(), "--memory", fmt.Sprint(in.Memory)),
+			Path: in.Program, Args: append(slices.Clone(in.Args), "--config", file, "--profile", p.SchedulerName, "--socket", socket, "--timeout", CompiledInTimeout.String(), "--memory", fmt.Sprint(in.Memory)),
 			Prepare: prepare, Env: in.Env, Memory: in.Memory, Log: e.Log.With("service", name),
 			Alive: func(ctx context.Context) error {
 				_, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}) // whatever it says

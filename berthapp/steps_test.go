@@ -1,0 +1,565 @@
+package berthapp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	restclient "k8s.io/client-go/rest"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+const (
+	reserve   = pluginv1.Step_STEP_RESERVE
+	unreserve = pluginv1.Step_STEP_UNRESERVE
+	permit    = pluginv1.Step_STEP_PERMIT
+	preBind   = pluginv1.Step_STEP_PRE_BIND
+	postBind  = pluginv1.Step_STEP_POST_BIND
+)
+
+// walker is a plugin with all steps, which notes for which pod it is called, on which node, and whose state it gets. What it says is up to the test.
+type walker struct {
+	name   string
+	handle fwk.Handle
+	test   *walk
+}
+
+// noted is what a walker writes into the state of a pod in PreFilter.
+type noted types.UID
+
+func (n noted) Clone() fwk.StateData { return n }
+
+func (w *walker) Name() string { return "called " + w.name }
+
+func (w *walker) note(point string, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	of := "none"
+	if is, err := state.Read(fwk.StateKey(w.name)); err == nil {
+		of = string(is.(noted))
+	}
+	if is, err := state.Read(framework.PodsToActivateKey); err != nil || is.(*framework.PodsToActivate).Map == nil {
+		of += ", which kube-scheduler would not have begun"
+	}
+	if pod.Spec.NodeName != node {
+		of += ", where its node is " + pod.Spec.NodeName
+	}
+	text := fmt.Sprintf("%s %s: %s on %s, state of %s", w.name, point, pod.UID, node, of)
+	w.test.mu.Lock()
+	w.test.heard = append(w.test.heard, text)
+	says := w.test.says[strings.ToLower(w.name+" "+point+" "+string(pod.UID))]
+	w.test.mu.Unlock()
+	if says != nil {
+		return says()
+	}
+	return nil
+}
+
+func (w *walker) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	state.Write(fwk.StateKey(w.name), noted(pod.UID))
+	return nil, nil
+}
+
+func (w *walker) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+func (w *walker) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	return w.note("Filter", state, pod, pod.Spec.NodeName)
+}
+
+func (w *walker) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	return w.note("Reserve", state, pod, node)
+}
+
+func (w *walker) Unreserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
+	w.note("Unreserve", state, pod, node)
+}
+
+func (w *walker) Permit(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) (*fwk.Status, time.Duration) {
+	return w.note("Permit", state, pod, node), w.test.wait
+}
+
+func (w *walker) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	return nil, w.note("PreFlight", state, pod, node)
+}
+
+func (w *walker) PreBind(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	return w.note("PreBind", state, pod, node)
+}
+
+func (w *walker) PostBind(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
+	w.note("PostBind", state, pod, node)
+}
+
+// walk is a process with the plugins A and B, and who asks it.
+type walk struct {
+	t       *testing.T
+	host    *host
+	client  pluginv1.PluginServiceClient
+	walkers map[string]*walker
+	wait    time.Duration // how long a walker has a pod wait that says so
+
+	mu    sync.Mutex
+	heard []string
+	says  map[string]func() *fwk.Status // by "a reserve p"
+
+	place   grpc.BidiStreamingClient[pluginv1.PlaceRequest, pluginv1.PlaceResponse]
+	last    int64
+	answers chan *pluginv1.PlaceResponse // closed when the stream has ended
+	ended   chan error                   // with what
+}
+
+const profileWithWalkers = `
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint:
+      enabled: [{name: A}, {name: B}]
+`
+
+func newWalk(t *testing.T) *walk {
+	w := &walk{t: t, walkers: make(map[string]*walker), says: make(map[string]func() *fwk.Status), wait: time.Hour}
+	cfg, err := decode([]byte(profileWithWalkers))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &plugins{registry: make(frameworkruntime.Registry)}
+	for _, name := range []string{"A", "B"} {
+		if err := p.add(name, func(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+			w.walkers[name] = &walker{name, h, w}
+			return w.walkers[name], nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	profile, err := p.start(t.Context(), &loaded{cfg, &restclient.Config{}, fake.NewClientset()}, "default-scheduler")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(profile.close)
+	w.host = &host{timeout: time.Hour, turn: make(chan struct{}, 1)}
+	w.host.profile.Store(profile)
+	l := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	pluginv1.RegisterPluginServiceServer(server, w.host)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	conn, err := grpc.NewClient("passthrough:///walk", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		server.Stop()
+		<-served
+	})
+	w.client = pluginv1.NewPluginServiceClient(conn)
+	w.begin(t.Context())
+	return w
+}
+
+// begin begins a stream of placements.
+func (w *walk) begin(ctx context.Context) {
+	w.t.Helper()
+	place, err := w.client.Place(ctx)
+	if err == nil {
+		err = place.Send(&pluginv1.PlaceRequest{Id: 1, Profiles: []*pluginv1.Profile{{SchedulerName: "default-scheduler"}}})
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	answers := make(chan *pluginv1.PlaceResponse, 100)
+	ended := make(chan error, 1)
+	w.place, w.last, w.answers, w.ended = place, 1, answers, ended
+	go func() {
+		defer close(answers)
+		for {
+			r, err := place.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			answers <- r
+		}
+	}()
+}
+
+func podNamed(uid string) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "name-of-" + uid, UID: types.UID(uid)}, Spec: v1.PodSpec{SchedulerName: "default-scheduler"}}
+}
+
+func (w *walk) object(uid string) []byte {
+	w.t.Helper()
+	object, err := json.Marshal(podNamed(uid))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return object
+}
+
+// judges has pods judged, one after the other, on a stream that ends with the test.
+func (w *walk) judges(uids ...string) {
+	w.t.Helper()
+	stream, err := w.client.Judge(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i, uid := range uids {
+		r := &pluginv1.JudgeRequest{
+			Id: int64(i) + 1, Kinds: []*pluginv1.Kind{{Id: int32(i), SchedulerName: "default-scheduler", Object: w.object(uid)}},
+			Questions: []*pluginv1.Question{{Kind: int32(i), Filters: []string{"A", "B"}}},
+		}
+		if i > 0 {
+			r.ForgottenKinds = []int32{int32(i) - 1}
+		} else {
+			node, err := json.Marshal(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			r.Nodes = []*pluginv1.Node{{Id: 1, Spec: &pluginv1.NodeSpec{Name: "n", Object: node}}}
+		}
+		r.Questions[0].Nodes = []int32{1}
+		if err := stream.Send(r); err != nil {
+			w.t.Fatal(err)
+		}
+		if a, err := stream.Recv(); err != nil || a.GetAnswers()[0].GetError() != "" {
+			w.t.Fatalf("%v, %v", a, err)
+		}
+	}
+}
+
+// step sends a step.
+func (w *walk) step(step pluginv1.Step, uid string, plugins ...string) {
+	w.t.Helper()
+	w.last++
+	r := &pluginv1.PlaceRequest{Id: w.last, Step: step, Plugins: plugins, Placement: &pluginv1.Placement{Uid: uid, Namespace: "default", Name: "name-of-" + uid, SchedulerName: "default-scheduler", Node: "n"}}
+	if step == reserve {
+		r.Placement.Object = w.object(uid)
+	}
+	if err := w.place.Send(r); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// expect waits for so many answers, in this order.
+func (w *walk) expect(want ...string) {
+	w.t.Helper()
+	var got []string
+	for range want {
+		r, ok := <-w.answers
+		if !ok {
+			got = append(got, "the stream has ended")
+			break
+		}
+		text := fmt.Sprint(r.GetId())
+		switch {
+		case r.GetError() != "":
+			text += " error: " + r.GetError()
+		case r.GetRejection() != nil:
+			text += " " + r.GetRejection().GetPlugin() + ": " + r.GetRejection().GetReason()
+		case r.GetWaitsMilliseconds() != 0:
+			text += fmt.Sprintf(" waits %d ms", r.GetWaitsMilliseconds())
+		}
+		got = append(got, text)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("answers (-want +got):\n%s", diff)
+	}
+}
+
+// hears checks what plugins have been called for since it was called last.
+func (w *walk) hears(want ...string) {
+	w.t.Helper()
+	w.mu.Lock()
+	got := w.heard
+	w.heard = nil
+	w.mu.Unlock()
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// say has a walker say something at a point about a pod, as in "a reserve p".
+func (w *walk) say(at string, f func() *fwk.Status) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.says[at] = f
+}
+
+func always(code fwk.Code, reasons ...string) func() *fwk.Status {
+	return func() *fwk.Status { return fwk.NewStatus(code, reasons...) }
+}
+
+// All steps of a pod are taken, in order, with the state in which plugins have judged nodes for it.
+func TestStepsGoOnWithTheStateOfTheVerdicts(t *testing.T) {
+	w := newWalk(t)
+	w.judges("p")
+	w.hears("A Filter: p on , state of p", "B Filter: p on , state of p")
+	w.step(reserve, "p", "A", "B")
+	w.expect("2")
+	w.step(permit, "p", "A", "B")
+	w.expect("3")
+	w.step(preBind, "p", "A", "B")
+	w.expect("4")
+	w.step(postBind, "p", "A", "B")
+	w.expect("5")
+	w.hears("A Reserve: p on n, state of p", "B Reserve: p on n, state of p", "A Permit: p on n, state of p", "B Permit: p on n, state of p",
+		"A PreFlight: p on n, state of p", "B PreFlight: p on n, state of p", "A PreBind: p on n, state of p", "B PreBind: p on n, state of p",
+		"A PostBind: p on n, state of p", "B PostBind: p on n, state of p")
+	// Of a pod that this process has not judged, there is no state but an empty one: another process had.
+	w.step(reserve, "q", "A")
+	w.expect("6")
+	w.step(unreserve, "q", "A")
+	w.expect("7")
+	w.hears("A Reserve: q on n, state of none", "B Reserve: q on n, state of none", "B Unreserve: q on n, state of none", "A Unreserve: q on n, state of none")
+	// It may be that only its bind is told.
+	w.step(postBind, "r", "A")
+	w.expect("8")
+	w.hears("A PostBind: r on n, state of none", "B PostBind: r on n, state of none")
+}
+
+func TestAStepThatIsRefusedNamesThePlugin(t *testing.T) {
+	for name, tt := range map[string]struct {
+		at, says string
+		code     fwk.Code
+		want     string
+		behind   []string // calls after that which says so
+	}{
+		"reserve rejects":      {"a reserve p", "no", fwk.Unschedulable, "2 A: no", nil},
+		"reserve rejects, bad": {"b reserve p", "no", fwk.UnschedulableAndUnresolvable, "2 B: no", nil},
+		"without a reason":     {"a reserve p", "", fwk.Unschedulable, "2 A: rejected by plugin A", nil},
+		"reserve fails":        {"a reserve p", "ill", fwk.Error, `2 error: running Reserve plugin "called A": ill`, nil},
+		"permit rejects":       {"a permit p", "no", fwk.Pending, "3 A: no", nil},
+		"permit fails":         {"a permit p", "ill", fwk.Error, `3 error: running Permit plugin "called A": ill`, nil},
+		"pre-flight fails":     {"a preflight p", "ill", fwk.Error, `4 error: running PreBindPreFlight "called A": ill`, nil},
+		"pre-bind rejects":     {"b prebind p", "no", fwk.Unschedulable, "4 B: no", nil},
+		"pre-bind fails":       {"a prebind p", "ill", fwk.Error, `4 error: running PreBind plugin "called A": ill`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWalk(t)
+			reasons := []string{tt.says}
+			if tt.says == "" {
+				reasons = nil
+			}
+			w.say(tt.at, always(tt.code, reasons...))
+			for k, step := range []pluginv1.Step{reserve, permit, preBind} {
+				w.step(step, "p", "A", "B")
+				if id := fmt.Sprint(k + 2); strings.HasPrefix(tt.want, id) {
+					w.expect(tt.want)
+					break
+				} else {
+					w.expect(id)
+				}
+			}
+			w.mu.Lock()
+			w.heard = nil
+			w.mu.Unlock()
+			w.step(unreserve, "p", "B", "A")
+			w.expect(fmt.Sprint(w.last))
+			w.hears("B Unreserve: p on n, state of none", "A Unreserve: p on n, state of none")
+		})
+	}
+}
+
+func TestAPluginWithNothingToDoBeforeABindIsPassedOver(t *testing.T) {
+	w := newWalk(t)
+	w.say("a preflight p", always(fwk.Skip))
+	w.step(reserve, "p")
+	w.step(preBind, "p", "A", "B")
+	w.expect("2", "3")
+	w.hears("A PreFlight: p on n, state of none", "B PreFlight: p on n, state of none", "B PreBind: p on n, state of none")
+	w.say("b preflight q", always(fwk.Skip))
+	w.say("a preflight q", always(fwk.Skip))
+	w.step(reserve, "q")
+	w.step(preBind, "q", "A", "B")
+	w.expect("4", "5")
+	w.hears("A PreFlight: q on n, state of none", "B PreFlight: q on n, state of none")
+}
+
+// reserved reserves pods, and asks whether they may be.
+func (w *walk) reserved(uids ...string) {
+	w.t.Helper()
+	for _, uid := range uids {
+		w.step(reserve, uid)
+		w.expect(fmt.Sprint(w.last))
+		w.step(permit, uid, "A", "B")
+	}
+}
+
+func TestPodsWaitForPlugins(t *testing.T) {
+	waits := always(fwk.Wait)
+	t.Run("another pod lets it go", func(t *testing.T) {
+		w := newWalk(t)
+		w.say("a permit p", waits)
+		w.reserved("p")
+		w.expect("3 waits 900000 ms") // kube-scheduler has none wait for longer
+		w.say("a permit q", func() *fwk.Status {
+			w.walkers["A"].handle.IterateOverWaitingPods(func(is fwk.WaitingPod) { is.Allow("called A") })
+			return nil
+		})
+		w.reserved("q")
+		got := map[string]bool{}
+		for range 2 {
+			r := <-w.answers
+			got[r.String()] = r.GetRejection() == nil && r.GetError() == ""
+		}
+		if len(got) != 2 || len(w.waiting()) != 0 {
+			t.Errorf("answers %v, and %v wait still", got, w.waiting())
+		}
+	})
+	t.Run("both plugins have to", func(t *testing.T) {
+		w := newWalk(t)
+		w.say("a permit p", waits)
+		w.say("b permit p", waits)
+		w.reserved("p")
+		w.expect("3 waits 900000 ms")
+		is := w.walkers["A"].handle.GetWaitingPod("p")
+		is.Allow("called A")
+		if got := is.GetPendingPlugins(); len(got) != 1 || got[0] != "called B" {
+			t.Errorf("%v are waited for", got)
+		}
+		is.Allow("called B")
+		w.expect("3")
+	})
+	t.Run("it is rejected", func(t *testing.T) {
+		w := newWalk(t)
+		w.say("b permit p", waits)
+		w.reserved("p")
+		w.expect("3 waits 900000 ms")
+		w.walkers["A"].handle.GetWaitingPod("p").Reject("called B", "no more")
+		w.expect("3 B: no more")
+	})
+	t.Run("it is rejected by nobody in particular", func(t *testing.T) {
+		w := newWalk(t)
+		w.say("b permit p", waits)
+		w.reserved("p")
+		w.expect("3 waits 900000 ms")
+		if !w.walkers["A"].handle.RejectWaitingPod("p") {
+			t.Error("it does not wait")
+		}
+		w.expect("3 A: removed")
+	})
+	t.Run("for too long", func(t *testing.T) {
+		w := newWalk(t)
+		w.wait = time.Millisecond
+		w.say("b permit p", waits)
+		w.reserved("p")
+		w.expect("3 waits 1 ms", "3 B: rejected due to timeout after waiting 1ms at plugin called B")
+	})
+	t.Run("for no time at all", func(t *testing.T) {
+		w := newWalk(t)
+		w.wait = 0
+		w.say("b permit p", waits)
+		w.reserved("p")
+		w.expect("3 waits 1 ms", "3 B: rejected due to timeout after waiting 0s at plugin called B")
+	})
+	t.Run("it is given back", func(t *testing.T) {
+		w := newWalk(t)
+		w.say("b permit p", waits)
+		w.reserved("p")
+		w.expect("3 waits 900000 ms")
+		w.step(unreserve, "p", "B", "A")
+		w.expect("3 error: waiting on permit for pod: the placement is given back", "4")
+		if got := w.waiting(); len(got) != 0 {
+			t.Errorf("%v wait still", got)
+		}
+		// It begins anew.
+		w.say("b permit p", nil)
+		w.reserved("p")
+		w.expect("6")
+	})
+}
+
+// waiting returns the pods that wait, as plugins see them.
+func (w *walk) waiting() (uids []types.UID) {
+	w.walkers["A"].handle.IterateOverWaitingPods(func(is fwk.WaitingPod) { uids = append(uids, is.GetPod().UID) })
+	return uids
+}
+
+// When a stream ends, what is reserved and not bound is taken back, before the next one reserves it again.
+func TestWhatAStreamLeavesIsTakenBack(t *testing.T) {
+	w := newWalk(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	w.begin(ctx)
+	w.judges("p")
+	w.say("a permit p", always(fwk.Wait))
+	w.step(reserve, "p", "A", "B")
+	w.expect("2")
+	w.step(permit, "p", "A", "B")
+	w.expect("3 waits 900000 ms")
+	w.step(reserve, "bound", "A", "B")
+	w.expect("4")
+	w.step(postBind, "bound", "A", "B")
+	w.expect("5")
+	w.hears("A Filter: p on , state of p", "B Filter: p on , state of p", "A Reserve: p on n, state of p", "B Reserve: p on n, state of p", "A Permit: p on n, state of p", "B Permit: p on n, state of p",
+		"A Reserve: bound on n, state of none", "B Reserve: bound on n, state of none", "A PostBind: bound on n, state of none", "B PostBind: bound on n, state of none")
+	cancel()
+	for range w.answers { // until it has ended for this side: the other one may be at it still
+	}
+	w.begin(t.Context())
+	w.step(reserve, "p", "A", "B")
+	w.expect("2")
+	w.hears("B Unreserve: p on n, state of p", "A Unreserve: p on n, state of p", "A Reserve: p on n, state of p", "B Reserve: p on n, state of p")
+	if got := w.waiting(); len(got) != 0 {
+		t.Errorf("%v wait still", got)
+	}
+}
+
+// What belongs to a scheduling cycle is not called beside another cycle, and what does not belong to one is.
+func TestNoCycleRunsBesideAnother(t *testing.T) {
+	w := newWalk(t)
+	began, goOn := make(chan struct{}), make(chan struct{})
+	w.say("a filter p", func() *fwk.Status {
+		close(began)
+		<-goOn
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.heard = append(w.heard, "the cycle of p is over")
+		return nil
+	})
+	judged := make(chan struct{})
+	go func() {
+		defer close(judged)
+		w.judges("p")
+	}()
+	<-began
+	w.step(reserve, "q", "A")
+	w.step(postBind, "r", "A")
+	w.expect("3")
+	w.hears("A Filter: p on , state of p", "A PostBind: r on n, state of none", "B PostBind: r on n, state of none")
+	close(goOn)
+	w.expect("2")
+	<-judged
+	w.mu.Lock()
+	first := w.heard[0]
+	w.mu.Unlock()
+	if first != "the cycle of p is over" {
+		t.Errorf("first comes %q", first)
+	}
+}
+
+func TestAStepOfAPluginThatDoesNotTakeItIsRefused(t *testing.T) {
+	w := newWalk(t)
+	w.step(reserve, "p", "C")
+	if err := <-w.ended; !strings.Contains(err.Error(), `plugins[0]: there is no plugin "C" that reserves`) {
+		t.Errorf("the stream has ended with %v", err)
+	}
+}
