@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,8 +22,8 @@ type picky struct{ cheapest.Plugin }
 
 func (picky) Name() string { return "Picky" }
 
-func (picky) Permit(context.Context, fwk.CycleState, *v1.Pod, string) (*fwk.Status, time.Duration) {
-	return nil, 0
+func (picky) PostFilter(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	return nil, nil
 }
 
 func newPicky(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
@@ -81,7 +80,7 @@ func TestAConfigurationEnablesCompiledInPluginsAsInKubeScheduler(t *testing.T) {
 profiles:
 - plugins:
     multiPoint: {enabled: [{name: Cheapest, weight: 3}, {name: Picky}]}
-    permit: {disabled: [{name: Picky}]}
+    postFilter: {disabled: [{name: Picky}]}
   pluginConfig:
   - {name: Picky, args: {currency: coins}}
 `)
@@ -117,13 +116,15 @@ func TestWhatIsWrongWithCompiledInPluginsIsSaidAtTheStart(t *testing.T) {
 		profile, want string
 		flags         []string
 	}{
-		{"plugins: {multiPoint: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.multiPoint.enabled[0]: Forbidden: Picky is compiled in, and runs at permit too", nil},
-		{"plugins: {permit: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.permit.enabled[0]: Forbidden", nil},
+		{"plugins: {multiPoint: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.multiPoint.enabled[0]: Forbidden: Picky is compiled in, and runs at postFilter too", nil},
+		{"plugins: {postFilter: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.postFilter.enabled[0]: Forbidden", nil},
 		{"plugins: {filter: {enabled: [{name: Picky}]}}", `profiles[0]: initializing plugin "Picky": invalid argument`, nil},
 		{"plugins: {reserve: {enabled: [{name: Cheapest}]}}", `profiles[0].plugins.reserve.enabled[0].name: Invalid value: "Cheapest": plugin does not extend ReservePlugin`, nil},
 		{"plugins: {filter: {enabled: [{name: Unknown}, {name: Cheapest}]}}", `"Unknown": does not exist`, nil},
 		{"plugins: {filter: {enabled: [{name: Cheapest}]}}", "want --source=kube", []string{"--source", "local"}},
 		{"plugins: {filter: {enabled: [{name: Cheapest}]}}", "--plugin-memory", []string{"--source", "kube", "--plugin-memory", "some"}},
+		{"plugins: {filter: {enabled: [{name: Cheapest}]}}", "--plugin-timeout: 0s: want a duration above 0, and no more than 1m", []string{"--source", "kube", "--plugin-timeout", "0s"}},
+		{"plugins: {filter: {enabled: [{name: Cheapest}]}}", "--plugin-pre-bind-timeout: 1h0m1s: want a duration above 0, and no more than 1h", []string{"--source", "kube", "--plugin-pre-bind-timeout", "3601s"}},
 		{"plugins: {filter: {enabled: [{name: Dies}]}}", "oh no", nil},
 	} {
 		text, wrong := written(t, "profiles:\n- {"+tt.profile+"}\n", tt.flags...)

@@ -46,16 +46,23 @@ type Described struct {
 // describeWithin is how long plugins may take to be made once.
 const describeWithin = 30 * time.Second
 
-const memoryFlag = "plugin-memory"
+const (
+	memoryFlag         = "plugin-memory"
+	timeoutFlag        = "plugin-timeout"
+	preBindTimeoutFlag = "plugin-pre-bind-timeout"
+)
 
 // compiledInFlags are about plugins that are compiled in, if there are any.
 type compiledInFlags struct {
-	in     *CompiledIn // nil: there are none
-	memory string
+	in                      *CompiledIn // nil: there are none
+	memory                  string
+	timeout, preBindTimeout time.Duration
 }
 
 func (f *compiledInFlags) add(fs *pflag.FlagSet) {
 	if f.in != nil {
+		fs.DurationVar(&f.timeout, timeoutFlag, 5*time.Second, "how long compiled-in plugins may take for one pod and one point, but for what they do before a bind and behind it")
+		fs.DurationVar(&f.preBindTimeout, preBindTimeoutFlag, config.PreBindTimeout, "how long what compiled-in plugins do before a bind may take")
 		fs.StringVar(&f.memory, memoryFlag, "2Gi", "how much memory a process may have that runs the compiled-in plugins of a profile, as a quantity; one that has more is killed, and started again")
 	}
 }
@@ -77,6 +84,15 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 	if err != nil || quantity.Whole(memory) < 1<<20 {
 		return nil, nil, fmt.Errorf("--%s: %q: want a quantity such as 2Gi, and at least 1Mi", memoryFlag, f.memory)
 	}
+	for _, t := range []struct {
+		flag      string
+		is, most  time.Duration
+		wantsMost string
+	}{{timeoutFlag, f.timeout, config.MaxPluginTimeout, "1m"}, {preBindTimeoutFlag, f.preBindTimeout, config.MaxPreBindTimeout, "1h"}} {
+		if t.is <= 0 || t.is > t.most {
+			return nil, nil, fmt.Errorf("--%s: %v: want a duration above 0, and no more than %s", t.flag, t.is, t.wantsMost)
+		}
+	}
 	used := func(p configv1.KubeSchedulerProfile) bool { return len(config.EnabledCompiledIn(&p, f.in.Names)) > 0 }
 	if written == nil || !slices.ContainsFunc(cfg.Profiles, used) {
 		return nil, nil, nil
@@ -90,6 +106,7 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 	}
 	out = &roles.CompiledIn{
 		Names: f.in.Names, Program: program, Args: []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig}, Env: pluginEnvironment(), Config: written, Memory: quantity.Whole(memory),
+		Timeout: f.timeout, PreBindTimeout: f.preBindTimeout,
 	}
 	described, err := describe(ctx, out)
 	if err != nil {

@@ -74,14 +74,17 @@ const (
 	maxServices       = 32
 	maxServicePlugins = 64 // as berth.plugin.v1 says
 	servicesTimeout   = time.Second
-	maxTimeout        = time.Minute
-	maxPreBindTimeout = time.Hour
 	// maxArguments is how many bytes the arguments of all plugins of services may have: they are sent in one request, of at most 16 MiB.
 	maxArguments = 1 << 20
 )
 
-// PreBindTimeout is how long what plugins do before a bind may take unless a configuration says otherwise: as long as VolumeBinding's.
-const PreBindTimeout = 10 * time.Minute
+// PreBindTimeout is how long what plugins do before a bind may take unless a configuration says otherwise: as long as VolumeBinding's. MaxPreBindTimeout is the most that one may say, and MaxPluginTimeout
+// that of all else.
+const (
+	PreBindTimeout    = 10 * time.Minute
+	MaxPreBindTimeout = time.Hour
+	MaxPluginTimeout  = time.Minute
+)
 
 // servicePoints are the points that a plugin of a service can have.
 var servicePoints = []string{"filter", "score", "reserve", "permit", "preBind", "postBind"}
@@ -170,8 +173,8 @@ func checkServices(written []writtenService) ([]PluginService, error) {
 			to         *time.Duration
 			most       time.Duration
 		}{
-			{"timeout", "want a duration such as 500ms, above 0 and no more than 60s", written[i].Timeout, &s.Timeout.Duration, maxTimeout},
-			{"preBindTimeout", "want a duration such as 5m, above 0 and no more than 1h", written[i].PreBindTimeout, &s.PreBindTimeout.Duration, maxPreBindTimeout},
+			{"timeout", "want a duration such as 500ms, above 0 and no more than 60s", written[i].Timeout, &s.Timeout.Duration, MaxPluginTimeout},
+			{"preBindTimeout", "want a duration such as 5m, above 0 and no more than 1h", written[i].PreBindTimeout, &s.PreBindTimeout.Duration, MaxPreBindTimeout},
 		} {
 			if d.text == nil {
 				continue

@@ -29,10 +29,9 @@ type CompiledIn struct {
 	Env     []string // its environment
 	Config  []byte   // the KubeSchedulerConfiguration as it is written: whatever becomes of its file, all processes have the same
 	Memory  int64    // bytes that each may have
+	// Timeout is how long it may take to answer, but for what plugins do before a bind: PreBindTimeout.
+	Timeout, PreBindTimeout time.Duration
 }
-
-// CompiledInTimeout is how long a process with plugins that are compiled in may take to answer.
-const CompiledInTimeout = 5 * time.Second
 
 // longestSocket is how long the path of a socket may be.
 const longestSocket = 100
@@ -84,13 +83,13 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 			return nil, nil, err
 		}
 		name := "compiled-in/" + p.SchedulerName
-		service := pluginhost.Service{Name: name, Conn: conn, Timeout: CompiledInTimeout, PreBindTimeout: config.PreBindTimeout, Objects: true, Profile: p.SchedulerName, Follows: true}
+		service := pluginhost.Service{Name: name, Conn: conn, Timeout: in.Timeout, PreBindTimeout: in.PreBindTimeout, Objects: true, Profile: p.SchedulerName, Follows: true}
 		for _, plugin := range in.Names {
 			service.Plugins = append(service.Plugins, pluginhost.Plugin{Name: plugin, Filters: true, Scores: true})
 		}
 		services = append(services, service)
 		processes = append(processes, child.Config{
-			Path: in.Program, Args: append(slices.Clone(in.Args), "--config", file, "--profile", p.SchedulerName, "--socket", socket, "--timeout", CompiledInTimeout.String(), "--memory", fmt.Sprint(in.Memory)),
+			Path: in.Program, Args: append(slices.Clone(in.Args), "--config", file, "--profile", p.SchedulerName, "--socket", socket, "--timeout", in.Timeout.String(), "--memory", fmt.Sprint(in.Memory)),
 			Prepare: prepare, Env: in.Env, Memory: in.Memory, Log: e.Log.With("service", name),
 			Alive: func(ctx context.Context) error {
 				_, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}) // whatever it says
