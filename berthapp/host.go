@@ -118,12 +118,18 @@ func (p *plugins) describe(ctx context.Context, cfg *loaded) command.Described {
 // serve serves the plugins of a profile until ctx ends. It does from the start, and says that they are being made until they are.
 func (p *plugins) serve(ctx context.Context, cfg *loaded, schedulerName string, timeout time.Duration, l net.Listener) error {
 	h := &host{timeout: timeout, turn: make(chan struct{}, 1)}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(pluginproto.MaxRequestBytes), grpc.MaxSendMsgSize(pluginproto.MaxRequestBytes))
+	server := grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(pluginproto.MaxRequestBytes), grpc.MaxSendMsgSize(pluginproto.MaxRequestBytes))
 	pluginv1.RegisterPluginServiceServer(server, h)
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-	defer server.Stop()
+	var profile *profile
+	defer func() {
+		server.Stop() // what plugins have reserved is taken back
+		if profile != nil {
+			profile.close()
+		}
+	}()
 	made := time.AfterFunc(madeWithin, func() {
 		hangs(fmt.Sprintf("they have not been made, or have not read the cluster, within %v", madeWithin))
 	})
@@ -132,7 +138,6 @@ func (p *plugins) serve(ctx context.Context, cfg *loaded, schedulerName string, 
 	if err != nil {
 		return err
 	}
-	defer profile.close()
 	h.profile.Store(profile)
 	select {
 	case err := <-served:

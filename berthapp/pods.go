@@ -114,6 +114,22 @@ func (s *podStore) get(uid types.UID) *v1.Pod {
 	return s.pods[uid]
 }
 
+// placed returns the pods that are on a node.
+func (s *podStore) placed() (out []*v1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := make(map[*v1.Pod]bool, len(s.gone))
+	for _, g := range s.gone {
+		gone[g.pod] = true
+	}
+	for _, pod := range s.pods {
+		if pod.Spec.NodeName != "" && !gone[pod] {
+			out = append(out, pod)
+		}
+	}
+	return out
+}
+
 // wait waits until there are all of some pods, and returns them, in order. An error names one that there is not when ctx ends.
 func (s *podStore) wait(ctx context.Context, uids []types.UID) ([]*v1.Pod, error) {
 	out := make([]*v1.Pod, len(uids))

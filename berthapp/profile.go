@@ -10,10 +10,12 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
@@ -150,6 +152,7 @@ type profile struct {
 	framework framework.Framework
 	shown     shown
 	pods      *podStore
+	nodes     corelisters.NodeLister // nil: no plugin reserves or permits
 	cycle     chan struct{}          // who has put something in runs what belongs to a scheduling cycle
 	judged    atomic.Pointer[judged] // last
 	end       func()                 // and waits
@@ -168,14 +171,52 @@ func (p *profile) enterCycle(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// judge notes in which state a pod is judged, and judgedFor returns that if it was the last that was, nil otherwise. Between a pod's verdicts and its first step no other one is judged.
+// judge notes in which state a pod is judged. takeJudged returns that if it was the last that was, nil otherwise, and for nobody else: between a pod's verdicts and its first step no other one is judged.
 func (p *profile) judge(uid types.UID, state fwk.CycleState) { p.judged.Store(&judged{uid, state}) }
 
-func (p *profile) judgedFor(uid types.UID) fwk.CycleState {
-	if last := p.judged.Load(); last != nil && last.uid == uid {
+func (p *profile) takeJudged(uid types.UID) fwk.CycleState {
+	if last := p.judged.Load(); last != nil && last.uid == uid && p.judged.CompareAndSwap(last, nil) {
 		return last.state
 	}
 	return nil
+}
+
+// refresh has plugins see what the API server has told if nobody judges, who would have them see what Berth has decided: placements that stand are told before anything else. It belongs to a cycle.
+func (p *profile) refresh(ctx context.Context) error {
+	was := p.shown.Load()
+	if !was.ended || p.nodes == nil {
+		return nil
+	}
+	w, err := newWorld(ctx, p, 0)
+	if err != nil {
+		return err
+	}
+	defer w.end()
+	nodes, err := p.nodes.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		w.images.set(n.Name, n)
+		w.cache.AddNode(w.logger, n)
+	}
+	for _, pod := range p.pods.placed() {
+		if err := w.cache.AddPod(w.logger, pod); err != nil {
+			return err
+		}
+	}
+	if err := w.snap(); err != nil {
+		return err
+	}
+	p.shown.CompareAndSwap(was, &view{SharedLister: w.snapshot, groups: w.cache}) // until a stream of steps begins, or one of questions has ended
+	return nil
+}
+
+// outdated has plugins see something newer at the next step if they see a world that is not told any more; nil: what the API server had told.
+func (p *profile) outdated(of *world) {
+	if was := p.shown.Load(); was.of == of && !was.ended {
+		p.shown.CompareAndSwap(was, &view{was.SharedLister, was.groups, of, true})
+	}
 }
 
 // called returns what the configuration calls a plugin.
@@ -196,6 +237,8 @@ type shown struct{ atomic.Pointer[view] }
 type view struct {
 	fwk.SharedLister
 	groups fwk.PodGroupManager
+	of     *world // nil: it is what the API server has told
+	ended  bool   // there may be something newer
 }
 
 // NodeInfos are the nodes.
@@ -292,6 +335,7 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 		return nil, err
 	}
 	nobody.show()
+	nobody.close()
 	p.framework, err = frameworkruntime.NewFramework(m.ctx, registry, stripped,
 		frameworkruntime.WithComponentConfigVersion(m.cfg.APIVersion), frameworkruntime.WithClientSet(m.cfg.client), frameworkruntime.WithKubeConfig(m.cfg.rest),
 		frameworkruntime.WithEventRecorder(m.recorder.NewRecorder(scheme.Scheme, stripped.SchedulerName)), frameworkruntime.WithInformerFactory(m.informers),
@@ -310,6 +354,11 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 		p.nameOf[plugin.Name()], p.points[name] = name, pointsOf(plugin)
 	}
 	slices.Sort(p.names)
+	for _, points := range p.points {
+		if slices.Contains(points, "reserve") || slices.Contains(points, "permit") {
+			p.nodes = m.informers.Core().V1().Nodes().Lister()
+		}
+	}
 	return p, nil
 }
 

@@ -55,8 +55,11 @@ var stepPoints = map[pluginv1.Step]string{
 	pluginv1.Step_STEP_RESERVE: "reserve", pluginv1.Step_STEP_UNRESERVE: "reserve", pluginv1.Step_STEP_PERMIT: "permit", pluginv1.Step_STEP_PRE_BIND: "preBind", pluginv1.Step_STEP_POST_BIND: "postBind",
 }
 
-// Tell does nothing: the process has read the configuration.
-func (s *steps) Tell([]*pluginv1.Profile) error { return nil }
+// Tell has plugins see the cluster as it is, if nobody judges. The process has read the profiles.
+func (s *steps) Tell([]*pluginv1.Profile) error {
+	s.profile.outdated(nil)
+	return nil
+}
 
 // Takes reports whether a plugin takes a step.
 func (s *steps) Takes(plugin string, step pluginv1.Step) bool {
@@ -85,7 +88,7 @@ func (s *steps) begin(of *placement, told *pluginv1.Placement) error {
 		}
 	}
 	of.pod.Spec.NodeName = told.GetNode()
-	if of.state = s.profile.judgedFor(uid); of.state == nil {
+	if of.state = s.profile.takeJudged(uid); of.state == nil {
 		of.state = newState()
 	}
 	return nil
@@ -145,6 +148,9 @@ func (s *steps) inCycle(ctx context.Context, run func() *fwk.Status) *fwk.Status
 		return fwk.AsStatus(err)
 	}
 	defer leave()
+	if err := s.profile.refresh(ctx); err != nil {
+		return fwk.AsStatus(fmt.Errorf("read the cluster: %w", err))
+	}
 	return run()
 }
 
@@ -174,7 +180,11 @@ func (s *steps) preBind(ctx context.Context, of *placement, node string) *fwk.St
 	defer cancel(nil)
 	f.AddPodInPreBind(of.pod.UID, cancel)
 	defer f.RemovePodInPreBind(of.pod.UID)
-	return f.RunPreBindPlugins(ctx, of.state, of.pod, node)
+	status := f.RunPreBindPlugins(ctx, of.state, of.pod, node)
+	if is := f.GetPodInPreBind(of.pod.UID); status.IsSuccess() && is != nil && !is.MarkPrebound() { // a plugin has canceled it
+		return fwk.AsStatus(context.Cause(ctx))
+	}
+	return status
 }
 
 // verdict returns the status of a step of some plugins as berth.plugin.v1 has it.

@@ -134,7 +134,7 @@ profiles:
       enabled: [{name: A}, {name: B}]
 `
 
-func newWalk(t *testing.T) *walk {
+func newWalk(t *testing.T, objects ...runtime.Object) *walk {
 	w := &walk{t: t, walkers: make(map[string]*walker), says: make(map[string]func() *fwk.Status), wait: time.Hour}
 	cfg, err := decode([]byte(profileWithWalkers))
 	if err != nil {
@@ -149,7 +149,7 @@ func newWalk(t *testing.T) *walk {
 			t.Fatal(err)
 		}
 	}
-	profile, err := p.start(t.Context(), &loaded{cfg, &restclient.Config{}, fake.NewClientset()}, "default-scheduler")
+	profile, err := p.start(t.Context(), &loaded{cfg, &restclient.Config{}, fake.NewClientset(objects...)}, "default-scheduler")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,12 @@ func (w *walk) object(uid string) []byte {
 // judges has pods judged, one after the other, on a stream that ends with the test.
 func (w *walk) judges(uids ...string) {
 	w.t.Helper()
-	stream, err := w.client.Judge(w.t.Context())
+	w.judgesOn(w.t.Context(), uids...)
+}
+
+func (w *walk) judgesOn(ctx context.Context, uids ...string) {
+	w.t.Helper()
+	stream, err := w.client.Judge(ctx)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -517,7 +522,7 @@ func TestWhatAStreamLeavesIsTakenBack(t *testing.T) {
 	w.begin(t.Context())
 	w.step(reserve, "p", "A", "B")
 	w.expect("2")
-	w.hears("B Unreserve: p on n, state of p", "A Unreserve: p on n, state of p", "A Reserve: p on n, state of p", "B Reserve: p on n, state of p")
+	w.hears("B Unreserve: p on n, state of p", "A Unreserve: p on n, state of p", "A Reserve: p on n, state of none", "B Reserve: p on n, state of none")
 	if got := w.waiting(); len(got) != 0 {
 		t.Errorf("%v wait still", got)
 	}
@@ -562,4 +567,83 @@ func TestAStepOfAPluginThatDoesNotTakeItIsRefused(t *testing.T) {
 	if err := <-w.ended; !strings.Contains(err.Error(), `plugins[0]: there is no plugin "C" that reserves`) {
 		t.Errorf("the stream has ended with %v", err)
 	}
+}
+
+// Plugins see what Berth has decided, or, if nobody has told that yet, or any more, what the API server has.
+func TestStepsSeeTheCluster(t *testing.T) {
+	there := podNamed("there")
+	there.Spec.NodeName = "n"
+	w := newWalk(t, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, there, podNamed("nowhere"))
+	var saw string
+	look := func() *fwk.Status {
+		saw = ""
+		nodes, err := w.walkers["A"].handle.SnapshotSharedLister().NodeInfos().List()
+		if err != nil {
+			return fwk.AsStatus(err)
+		}
+		for _, n := range nodes {
+			saw += fmt.Sprintf("%s with %d pods", n.Node().Name, len(n.GetPods()))
+		}
+		return nil
+	}
+	see := func(uid, want string) {
+		t.Helper()
+		w.say("a reserve "+uid, look)
+		w.step(reserve, uid, "A")
+		w.expect(fmt.Sprint(w.last))
+		if saw != want {
+			t.Errorf("%s: plugins see %q, want %q", uid, saw, want)
+		}
+	}
+	see("p", "n with 1 pods")
+	ctx, end := context.WithCancel(t.Context())
+	w.judgesOn(ctx, "q")
+	see("q", "n with 0 pods")
+	w.begin(t.Context()) // of another stream of steps, that is no news
+	see("r", "n with 0 pods")
+	end()
+	w.host.turn <- struct{}{} // it has ended
+	<-w.host.turn
+	see("s", "n with 1 pods")
+	if err := w.walkers["A"].handle.ClientSet().CoreV1().Pods("default").Delete(t.Context(), there.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	heard := time.NewTicker(time.Millisecond)
+	defer heard.Stop()
+	for len(w.host.profile.Load().pods.placed()) > 0 { // until the plugins' informer has heard
+		<-heard.C
+	}
+	see("u", "n with 1 pods") // as long as one stream goes on, it is one state
+	w.begin(t.Context())
+	see("v", "n with 0 pods")
+}
+
+// What comes behind binds holds up nothing else, however much of it there is.
+func TestPostBindsHoldUpNobody(t *testing.T) {
+	w := newWalk(t)
+	goOn := make(chan struct{})
+	const many = 200
+	for i := range many {
+		uid := fmt.Sprint("bound", i)
+		w.say("a postbind "+uid, func() *fwk.Status { <-goOn; return nil })
+		w.step(postBind, uid, "A")
+	}
+	w.reserved("p")
+	w.expect(fmt.Sprint(w.last))
+	close(goOn)
+	for range many {
+		<-w.answers
+	}
+}
+
+// A plugin may cancel what is done before a bind, by the Handle: then the pod is not bound.
+func TestAPluginCancelsWhatIsDoneBeforeABind(t *testing.T) {
+	w := newWalk(t)
+	w.say("b prebind p", func() *fwk.Status {
+		w.walkers["B"].handle.GetPodInPreBind("p").CancelPod("it is preempted")
+		return nil
+	})
+	w.step(reserve, "p")
+	w.step(preBind, "p", "A", "B")
+	w.expect("2", "3 error: it is preempted")
 }

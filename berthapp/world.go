@@ -80,10 +80,14 @@ func newWorld(ctx context.Context, p *profile, timeout time.Duration) (*world, e
 	return w, nil
 }
 
-func (w *world) close() { w.end() }
+func (w *world) close() {
+	w.profile.judged.Store(nil) // what is begun anew begins anew
+	w.profile.outdated(w)
+	w.end()
+}
 
 // show has plugins see this world, and no other one.
-func (w *world) show() { w.profile.shown.Store(&view{w.snapshot, w.cache}) }
+func (w *world) show() { w.profile.shown.Store(&view{w.snapshot, w.cache, w, false}) }
 
 // fold takes up what a request tells. What is forgotten goes first, so that its ids can be those of others in the same request.
 func (w *world) fold(r *pluginv1.JudgeRequest) error {
@@ -258,6 +262,15 @@ func (w *world) sync(ctx context.Context) error {
 	clear(w.touched)
 	clear(w.moved)
 	w.version++
+	if err := w.snap(); err != nil {
+		return err
+	}
+	w.show()
+	return nil
+}
+
+// snap has the snapshot be what the cache is.
+func (w *world) snap() error {
 	if err := w.cache.UpdateSnapshot(w.logger, w.snapshot); err != nil {
 		return err
 	}
@@ -268,7 +281,6 @@ func (w *world) sync(ctx context.Context) error {
 	for _, n := range nodes {
 		n.(*framework.NodeInfo).ImageStates = w.images.nodes[n.Node().Name]
 	}
-	w.show()
 	return nil
 }
 

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// AtOnce are as many turns as there are at a time for a stream. PreBinds need none, which may take minutes, nor do placements that wait: of these there are as many as placements.
+	// AtOnce are as many turns as there are at a time for a stream, and as many again for what comes behind a bind, which nobody waits for. PreBinds need none, which may take minutes, nor do placements that
+	// wait: of these there are as many as placements.
 	AtOnce = 64
 	// maxPlacements are as many pods as a stream can have something kept of. Berth has some ten thousand at most.
 	maxPlacements = 100_000
@@ -93,6 +94,7 @@ type stream struct {
 	cancel context.CancelCauseFunc
 	out    chan *pluginv1.PlaceResponse
 	turns  chan struct{} // holds a value for each that is taken
+	behind chan struct{} // the same, of what comes behind a bind
 	tasks  sync.WaitGroup
 
 	ending chan struct{} // closed when ended is there
@@ -113,7 +115,7 @@ type lane struct {
 // Serve takes the steps of one stream. It returns when all of them have been, and what was reserved has been taken back.
 func (s *Server) Serve(in pluginv1.PluginService_PlaceServer, taker Taker) error {
 	p := &stream{
-		server: s, taker: taker, out: make(chan *pluginv1.PlaceResponse), turns: make(chan struct{}, AtOnce), lanes: make(map[string]*lane),
+		server: s, taker: taker, out: make(chan *pluginv1.PlaceResponse), turns: make(chan struct{}, AtOnce), behind: make(chan struct{}, AtOnce), lanes: make(map[string]*lane),
 		ending: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancelCause(in.Context())
@@ -393,8 +395,9 @@ func (s *Server) left(ctx context.Context, uid string) error {
 // STEP_UNRESERVE is taken in any case, and has TakeBackTime. An error says why it is not called any more.
 func (s *Step) Context() (_ context.Context, done func(), err error) {
 	p, ctx := s.stream, s.Placement.ctx
+	turns := p.turns
 	if s.Kind == pluginv1.Step_STEP_POST_BIND { // that of the placement has ended
-		ctx = p.ctx
+		ctx, turns = p.ctx, p.behind
 	}
 	switch {
 	case s.Kind == pluginv1.Step_STEP_UNRESERVE:
@@ -407,8 +410,8 @@ func (s *Step) Context() (_ context.Context, done func(), err error) {
 		return ctx, func() {}, nil
 	}
 	select {
-	case p.turns <- struct{}{}:
-		return ctx, func() { <-p.turns }, nil
+	case turns <- struct{}{}:
+		return ctx, func() { <-turns }, nil
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}

@@ -35,7 +35,8 @@ type Service struct {
 	Ignorable bool
 	// Objects says that it may be sent Kubernetes' objects.
 	Objects bool
-	// Follows says that of profiles that have it take any step, it is told of each placement before that is recorded: what it keeps of a pod from its verdicts on is for all steps.
+	// Follows says that what it keeps of a pod, and of the cluster, is for verdicts and steps alike: of a profile that has it take part in a scheduling cycle, it is told of the cluster before each step of one,
+	// and of each placement that it has anything to do with before that is recorded.
 	Follows bool
 }
 
@@ -103,7 +104,7 @@ type use struct {
 	own             []scorer        // that normalise their scores themselves: those that [use.of] has taken out of scores
 	steps           [steps][]string // the plugins of each step
 	first           [steps]int      // in the profile's order, of the first of these
-	follows         bool            // it is told of placements whatever it has to do with them
+	follows         bool            // as Service.Follows has it
 }
 
 // scorer is a plugin that scores, and how much that weighs.
@@ -131,11 +132,16 @@ func (u *use) names() []string {
 	for _, s := range u.own {
 		names = append(names, s.name)
 	}
+	if u.follows {
+		for _, of := range u.steps {
+			names = append(names, of...)
+		}
+	}
 	return names
 }
 
 // judges reports whether it is asked which nodes, and has a session for that.
-func (u *use) judges() bool { return len(u.filters)+len(u.scores) > 0 }
+func (u *use) judges() bool { return len(u.filters)+len(u.scores) > 0 || u.follows }
 
 // New returns a host that has called nobody yet.
 func New(cfg Config) (*Host, error) {
@@ -184,7 +190,7 @@ func usesOf(p *cluster.Profile, taken Steps, services []Service) (uses []use) {
 	at := func(service int) *use {
 		k := slices.IndexFunc(uses, func(u use) bool { return u.service == service })
 		if k < 0 {
-			k, uses = len(uses), append(uses, use{service: service, follows: services[service].Follows})
+			k, uses = len(uses), append(uses, use{service: service})
 		}
 		return &uses[k]
 	}
@@ -212,7 +218,9 @@ func usesOf(p *cluster.Profile, taken Steps, services []Service) (uses []use) {
 		}
 	}
 	for i := range uses {
-		slices.Reverse(uses[i].steps[unreserve]) // as kube-scheduler does
+		u := &uses[i]
+		slices.Reverse(u.steps[unreserve]) // as kube-scheduler does
+		u.follows = services[u.service].Follows && (u.judges() || u.reserves())
 	}
 	return uses
 }

@@ -3,8 +3,10 @@ package pluginhost
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +22,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // stepper answers steps as a test says: with any number of responses, the ids of which it may leave out.
@@ -333,23 +336,32 @@ func TestAServiceThatIsBegunAnewIsToldWhatStands(t *testing.T) {
 	}
 }
 
-// A service that follows placements is told of all that it has anything to do with, before they are recorded; others only of those that they reserve or permit.
+// A service that follows, and takes part in cycles, is told of the cluster before each step of one, and of each placement that it has anything to do with, before that is recorded; others are told of
+// placements that they reserve or permit.
 func TestAServiceThatFollowsIsToldOfEachPlacement(t *testing.T) {
 	some := []string{"P"}
 	for name, tt := range map[string]struct {
 		steps           Steps
+		judges          bool
 		follows, leaves bool // whether a placement is told to one that follows, and to one that does not
 	}{
-		"nothing":   {Steps{}, false, false},
-		"reserve":   {Steps{Reserve: some}, true, true},
-		"permit":    {Steps{Permit: some}, true, true},
-		"pre-bind":  {Steps{PreBind: some}, true, false},
-		"post-bind": {Steps{PostBind: some}, true, false},
+		"nothing":              {Steps{}, false, false, false},
+		"filter":               {Steps{}, true, false, false},
+		"reserve":              {Steps{Reserve: some}, false, true, true},
+		"permit":               {Steps{Permit: some}, false, true, true},
+		"pre-bind":             {Steps{PreBind: some}, false, false, false},
+		"post-bind":            {Steps{PostBind: some}, false, false, false},
+		"filter and pre-bind":  {Steps{PreBind: some}, true, true, false},
+		"filter and post-bind": {Steps{PostBind: some}, true, true, false},
 	} {
 		for _, follows := range []bool{true, false} {
+			p := engine.DefaultProfile("default-scheduler")
+			if tt.judges {
+				p.Filters = append(slices.Clone(p.Filters), "P")
+			}
 			h, err := New(Config{
 				Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Timeout: time.Minute, Follows: follows}},
-				Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": tt.steps},
+				Profiles: []cluster.Profile{p}, Steps: map[string]Steps{"default-scheduler": tt.steps},
 				Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 			})
 			if err != nil {
@@ -359,12 +371,45 @@ func TestAServiceThatFollowsIsToldOfEachPlacement(t *testing.T) {
 			if got := h.Reserves("default-scheduler"); got != want {
 				t.Errorf("%s, follows %v: it is told of placements: %v, want %v", name, follows, got, want)
 			}
-			if got := h.Asked("default-scheduler") != 0; got != want {
-				t.Errorf("%s, follows %v: it has a turn: %v, want %v", name, follows, got, want)
+			if got := h.Asked("default-scheduler") != 0; got != (want || tt.judges) {
+				t.Errorf("%s, follows %v: it has a turn: %v", name, follows, got)
+			}
+			uses := h.uses["default-scheduler"]
+			if got := len(uses) > 0 && uses[0].judges(); got != (tt.judges || follows && want) {
+				t.Errorf("%s, follows %v: it is told of the cluster: %v", name, follows, got)
 			}
 			if got := len(h.inOrder("default-scheduler", reserve)) > 0; got != want {
 				t.Errorf("%s, follows %v: it reserves: %v, want %v", name, follows, got, want)
 			}
 		}
 	}
+}
+
+// A service may take each step of what stands after the other: it has its time for each, however many there are.
+func TestAServiceThatTellsHowItGoesOnHasTimeForAllThatStands(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const many = 1000
+		each := 5 * standingEach
+		s := &stepper{answer: func(*pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+			time.Sleep(each)
+			return []*pluginv1.PlaceResponse{{}}
+		}}
+		h := hosting(t, s, 10*each)
+		h.Stands(t.Context(), 1, func() (out []Standing) {
+			for i := range many {
+				out = append(out, Standing{placementOf(fmt.Sprint(i)), noPod})
+			}
+			return out
+		})
+		began := time.Now()
+		if err := h.BeginPlacing(t.Context(), 1, "default-scheduler"); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < many*each {
+			t.Errorf("it took %v", took)
+		}
+		if _, placed := left(h); placed != many {
+			t.Errorf("%d placements, want %d", placed, many)
+		}
+	})
 }

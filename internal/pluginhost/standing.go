@@ -65,7 +65,7 @@ func (is *placeStream) objectOf(ctx context.Context, pod PodOf) (object []byte, 
 	return object, nil
 }
 
-// standingEach is how much longer a service may take for each placement that it is told of when a stream begins, all together.
+// standingEach is how much longer a service may take for each placement that it is told of when a stream begins, all together, until it has answered one; then it has its usual time for the next one.
 const standingEach = 10 * time.Millisecond
 
 // readAtOnce is how many pods are read at a time that stand.
@@ -80,7 +80,7 @@ func (s *service) tellStanding(is *placeStream) error {
 	useOf := func(p Standing) *use {
 		uses := s.host.uses[p.SchedulerName]
 		k := slices.IndexFunc(uses, func(u use) bool {
-			return s.host.services[u.service] == s && len(u.steps[reserve])+len(u.steps[permit]) > 0
+			return s.host.services[u.service] == s && u.reserves()
 		})
 		if k < 0 {
 			return nil
@@ -102,13 +102,25 @@ func (s *service) tellStanding(is *placeStream) error {
 	}
 	timer := time.NewTimer(s.Timeout + time.Duration(len(all))*standingEach)
 	defer timer.Stop()
-	answered := func(c *call) error {
+	news := make(chan struct{}, 1)
+	wake := func() {
 		select {
-		case <-c.last:
-		case <-now.ctx.Done():
-			return context.Cause(now.ctx)
-		case <-timer.C:
-			return fmt.Errorf("%w: it was told of %d placements that stand", errLate, len(all))
+		case news <- struct{}{}:
+		default:
+		}
+	}
+	answered := func(c *call) error {
+		for is := false; !is; {
+			select {
+			case <-c.last:
+				is = true
+			case <-news: // in whatever order it answers, it goes on
+				timer.Reset(s.Timeout)
+			case <-now.ctx.Done():
+				return context.Cause(now.ctx)
+			case <-timer.C:
+				return fmt.Errorf("%w: it was told of %d placements that stand", errLate, len(all))
+			}
 		}
 		if err := c.err; !errors.As(err, new(Rejection)) && !errors.As(err, new(errStep)) {
 			return err
@@ -117,14 +129,14 @@ func (s *service) tellStanding(is *placeStream) error {
 	}
 	calls := make([]*call, len(all))
 	for i, p := range all {
-		calls[i] = is.send(reserve, useOf(p).steps[reserve], p.Placement, objects[i], nil)
+		calls[i] = is.send(reserve, useOf(p).steps[reserve], p.Placement, objects[i], wake)
 	}
 	for i, c := range calls {
 		err := answered(c)
 		if err == nil && c.err != nil {
 			p := all[i]
 			s.log.Warn("plugin service: it does not reserve again what stands", "pod", p.Namespace+"/"+p.Name, "err", c.err)
-			err = answered(is.send(unreserve, useOf(p).steps[unreserve], p.Placement, nil, nil))
+			err = answered(is.send(unreserve, useOf(p).steps[unreserve], p.Placement, nil, wake))
 		}
 		if err != nil {
 			return err

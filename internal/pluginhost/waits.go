@@ -73,6 +73,8 @@ func (s *service) excused(ctx context.Context, err error, plugins []string) erro
 	switch {
 	case err == nil, errors.As(err, new(Rejection)), ctx.Err() != nil:
 		return err
+	case errors.As(err, new(errStep)) && s.Follows: // it has kube-scheduler's texts, in which plugins may call themselves otherwise than the configuration
+		return err
 	case errors.As(err, new(errStep)) && slices.ContainsFunc(plugins, func(name string) bool { return strings.Contains(err.Error(), name) }):
 		return err
 	case s.Ignorable && !errors.As(err, new(errStep)) && !errors.Is(err, errConfig):
