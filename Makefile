@@ -149,6 +149,10 @@ volumes: ## real controllers of volumes and StatefulSets: 1,000 pods with claims
 	go test -tags volumes -v -count=1 -timeout 0 ./test/system -run 'ThousandPodsOfStatefulSets|WithoutTheirVolumesSayWhy|PreemptorsGetThePlaces' \
 	  -stateful=$(or $(STATEFUL),1000) -binder-kills=$(or $(KILLS),50) -volumes-seed=$(or $(SEED),1)
 
+.PHONY: scheduler-plugins
+scheduler-plugins: ## the plugins of sigs.k8s.io/scheduler-plugins, unchanged, in a kube-scheduler and in Berth: whether pods go to the same nodes; builds both first
+	cd test/schedulerplugins && go vet . && CGO_ENABLED=0 go test -v -count=1 -timeout 0 .
+
 .PHONY: extenders
 extenders: ## two extenders of others, TopoLVM's and gpushare's, beside kube-scheduler and beside Berth: what they are asked, to the byte, and where pods go; builds them first
 	go test -tags extenders -v -count=1 -timeout 0 ./test/extenders
@@ -183,13 +187,14 @@ fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m
 # What takes hours, or time itself, or is built elsewhere, is a proof and no test: make test is the facts, in minutes. New ones, such
 # as other versions of Kubernetes, are added here.
 .PHONY: proofs
-proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, extenders, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
+proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, extenders, scheduler-plugins, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
 	$(MAKE) oracle
 	$(MAKE) overload
 	$(MAKE) attack
 	$(MAKE) swap
 	$(MAKE) volumes
 	$(MAKE) extenders
+	$(MAKE) scheduler-plugins
 	$(MAKE) soak-etcd
 	$(MAKE) churn
 	$(MAKE) chaos DURATION=$(or $(DURATION),1h)

@@ -1,0 +1,398 @@
+package schedulerplugins
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/paypal/load-watcher/pkg/watcher"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
+)
+
+// configuration is that of both schedulers. WATCHER stands for the address of a load watcher.
+//
+//go:embed config.yaml
+var configuration string
+
+// objects are what plugins read of their own kinds, besides a NodeResourceTopology of each node.
+//
+//go:embed objects.yaml
+var objects []byte
+
+const patience = 4 * time.Minute // after which something hangs
+
+// cluster is an API server with nodes, and what plugins read.
+type cluster struct {
+	t       *testing.T
+	cp      *kubetest.ControlPlane
+	objects dynamic.Interface
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t: t, cp: kubetest.StartT(t, kubetest.Options{})}
+	config, err := clientcmd.BuildConfigFromFlags("", c.cp.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.objects, err = dynamic.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/scheduler-plugins").Output()
+	if err != nil {
+		t.Fatalf("find the module: %v", err)
+	}
+	for _, of := range []string{"coscheduling", "appgroup", "networktopology", "noderesourcetopology", "sysched"} {
+		text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "manifests", of, "crd.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.apply(text)
+	}
+	c.apply(objects)
+	for i := range 8 {
+		c.addNode(i)
+	}
+	// Pods that are about to go, which PodState likes.
+	for i, node := range []string{"n3", "n3", "n5"} {
+		p := podOf("", fmt.Sprint("goes-", i), "50m", "64Mi")
+		p.Spec.NodeName, p.Finalizers = node, []string{"example.com/stays"}
+		c.create(p)
+		if err := c.cp.Client().CoreV1().Pods("default").Delete(t.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// apply creates objects, of kinds that are there by then.
+func (c *cluster) apply(text []byte) {
+	c.t.Helper()
+	kinds := map[string]schema.GroupVersionResource{
+		"CustomResourceDefinition": {Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
+		"NetworkTopology":          {Group: "networktopology.diktyo.x-k8s.io", Version: "v1alpha1", Resource: "networktopologies"},
+		"AppGroup":                 {Group: "appgroup.diktyo.x-k8s.io", Version: "v1alpha1", Resource: "appgroups"},
+		"PodGroup":                 {Group: "scheduling.x-k8s.io", Version: "v1alpha1", Resource: "podgroups"},
+		"SeccompProfile":           {Group: "security-profiles-operator.x-k8s.io", Version: "v1beta1", Resource: "seccompprofiles"},
+		"NodeResourceTopology":     {Group: "topology.node.k8s.io", Version: "v1alpha2", Resource: "noderesourcetopologies"},
+	}
+	for documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
+		object := new(unstructured.Unstructured)
+		if err := documents.Decode(object); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			c.t.Fatal(err)
+		}
+		if len(object.Object) == 0 {
+			continue
+		}
+		of, ok := kinds[object.GetKind()]
+		if !ok {
+			c.t.Fatalf("there is no kind %q", object.GetKind())
+		}
+		c.eventually(object.GetKind()+" "+object.GetName()+" is created", func() (bool, string) {
+			var to dynamic.ResourceInterface = c.objects.Resource(of)
+			if object.GetNamespace() != "" {
+				to = c.objects.Resource(of).Namespace(object.GetNamespace())
+			}
+			_, err := to.Create(c.t.Context(), object.DeepCopy(), metav1.CreateOptions{})
+			if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+				c.t.Fatal(err)
+			}
+			return err == nil || apierrors.IsAlreadyExists(err), fmt.Sprint(err) // its kind may not be served yet
+		})
+	}
+}
+
+// addNode adds the node of a number from 0 on. No two are alike.
+func (c *cluster) addNode(i int) {
+	c.t.Helper()
+	name, zone := fmt.Sprint("n", i+1), i/2
+	cpu, memory := 4+i, 8+3*i
+	n := kubetest.PlainNode(0)
+	n.GenerateName, n.Name = "", name
+	n.Labels = map[string]string{v1.LabelHostname: name, v1.LabelTopologyZone: fmt.Sprint("z", zone+1), v1.LabelTopologyRegion: []string{"west", "east"}[zone/2]}
+	n.Status.Allocatable = v1.ResourceList{
+		v1.ResourceCPU: *resource.NewQuantity(int64(cpu), resource.DecimalSI), v1.ResourceMemory: resource.MustParse(fmt.Sprintf("%dGi", memory)), v1.ResourcePods: resource.MustParse("110"),
+	}
+	n.Status.Capacity = n.Status.Allocatable
+	if err := c.cp.CreateNodes(c.t.Context(), 1, func(int) *v1.Node { return n }); err != nil {
+		c.t.Fatal(err)
+	}
+	half := fmt.Sprintf("[{name: cpu, capacity: '%d', allocatable: '%d', available: '%d'}, {name: memory, capacity: %dGi, allocatable: %dGi, available: %dGi}]", cpu/2, cpu/2, cpu/2, memory/2, memory/2, memory/2)
+	c.apply(fmt.Appendf(nil, `
+apiVersion: topology.node.k8s.io/v1alpha2
+kind: NodeResourceTopology
+metadata: {name: %s}
+topologyPolicies: [SingleNUMANodeContainerLevel]
+zones:
+- {name: node-0, type: Node, resources: %s}
+- {name: node-1, type: Node, resources: %s}
+`, name, half, half))
+}
+
+// serveLoad serves what nodes are loaded with, as load-watcher does. What they are reported to be loaded with is of a time that is yet to come, so that nobody adds what has been placed since.
+func serveLoad(t *testing.T) string {
+	t.Helper()
+	load := watcher.WatcherMetrics{Window: watcher.Window{Duration: watcher.FifteenMinutes, Start: 1, End: time.Now().Add(24 * time.Hour).Unix()}, Data: watcher.Data{NodeMetricsMap: make(map[string]watcher.NodeMetrics)}}
+	for i, cpu := range []float64{55, 12, 31, 74, 46, 8, 23, 67} {
+		load.Data.NodeMetricsMap[fmt.Sprint("n", i+1)] = watcher.NodeMetrics{Metrics: []watcher.Metric{
+			{Type: watcher.CPU, Operator: watcher.Average, Value: cpu}, {Type: watcher.CPU, Operator: watcher.Std, Value: 30 - cpu/3},
+			{Type: watcher.Memory, Operator: watcher.Average, Value: 90 - cpu}, {Type: watcher.Memory, Operator: watcher.Std, Value: cpu / 4},
+		}}
+	}
+	text, err := json.Marshal(load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(text) }))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func podOf(profile, name, cpu, memory string) *v1.Pod {
+	p := kubetest.PlainPod(0)
+	p.GenerateName, p.Name, p.Namespace, p.Spec.SchedulerName = "", name, "default", profile
+	p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
+	return p
+}
+
+func (c *cluster) create(p *v1.Pod) {
+	c.t.Helper()
+	if err := c.cp.CreatePods(c.t.Context(), 1, func(int) *v1.Pod { return p }); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) eventually(what string, is func() (bool, string)) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		ok, found := is()
+		if ok {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			c.t.Fatalf("not %s: %s", what, found)
+		}
+	}
+}
+
+// becomes waits until a pod is bound, and returns to which node; or until it is told why it is not, and returns that.
+func (c *cluster) becomes(name string) (of string) {
+	c.t.Helper()
+	c.eventually(name+" is bound, or told why not", func() (bool, string) {
+		p, err := c.cp.Client().CoreV1().Pods("default").Get(c.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		of = p.Spec.NodeName
+		for _, condition := range p.Status.Conditions {
+			if of == "" && condition.Type == v1.PodScheduled && condition.Reason == v1.PodReasonUnschedulable { // else it is tried again: the plugins are being made
+				of = condition.Reason + ": " + condition.Message
+			}
+		}
+		return of != "", "it is told nothing"
+	})
+	return of
+}
+
+// trial is what the pods of a profile are.
+type trial struct {
+	profile string
+	pods    []*v1.Pod
+}
+
+func trials() (all []trial) {
+	for _, profile := range []string{"target-load", "load-variation", "low-risk", "peaks", "allocatable", "pod-state"} {
+		of := trial{profile: profile}
+		for i, cpu := range []string{"100m", "700m", "250m", "1100m"} {
+			p := podOf(profile, fmt.Sprint(profile, "-", i), cpu, fmt.Sprintf("%dMi", 100*(i+1)))
+			p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi")}
+			of.pods = append(of.pods, p)
+		}
+		all = append(all, of)
+	}
+	numa := trial{profile: "numa"}
+	for i, cpu := range []string{"2", "5", "3", "7"} { // the last one fits no half of a node
+		p := podOf("numa", fmt.Sprint("numa-", i), cpu, "1Gi")
+		p.Spec.Containers[0].Resources.Limits = p.Spec.Containers[0].Resources.Requests
+		numa.pods = append(numa.pods, p)
+	}
+	network := trial{profile: "network"}
+	for i, workload := range []string{"back", "middle", "front", "middle", "front"} {
+		p := podOf("network", fmt.Sprint("network-", i), "100m", "100Mi")
+		p.Labels = map[string]string{"appgroup.diktyo.x-k8s.io": "shop", "appgroup.diktyo.x-k8s.io.workload": workload}
+		network.pods = append(network.pods, p)
+	}
+	syscalls := trial{profile: "syscalls"}
+	for i, of := range []string{"few", "some", "few", "all", "few", "some"} {
+		p := podOf("syscalls", fmt.Sprint("syscalls-", i), "100m", "100Mi")
+		path := "security-profiles-operator.x-k8s.io/default/" + of + ".json"
+		p.Spec.SecurityContext = &v1.PodSecurityContext{SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: &path}}
+		syscalls.pods = append(syscalls.pods, p)
+	}
+	return append(all, numa, network, syscalls)
+}
+
+// scheduler is a command of the test binary that schedules.
+type scheduler struct {
+	name string
+	args func(dir, kubeconfig, config string) []string
+	all  string // the profile that all pods have; "": each its own
+}
+
+var schedulers = []scheduler{
+	{theirs, func(_, kubeconfig, config string) []string {
+		return []string{theirs, "--config", config, "--kubeconfig", kubeconfig, "--secure-port", "0"}
+	}, ""},
+	{"berth", berthArgs, ""},
+	{"berth without plugins", berthArgs, "default-scheduler"},
+}
+
+func berthArgs(dir, kubeconfig, config string) []string {
+	return []string{"all", "--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "", "--kubeconfig", kubeconfig, "--config", config}
+}
+
+// start starts a scheduler, which ends with the test.
+func (c *cluster) start(s scheduler, load string) {
+	c.t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	dir := c.t.TempDir()
+	config, log := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "log")
+	text := strings.ReplaceAll(configuration, "WATCHER", load)
+	if s.name == theirs {
+		text += fmt.Sprintf("clientConnection: {kubeconfig: %q}\n", c.cp.Kubeconfig())
+	}
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	p, err := kubetest.StartProcess(s.name, log, slices.Concat([]string{program}, s.args(dir, c.cp.Kubeconfig(), config))...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		p.Stop()
+		if c.t.Failed() {
+			text, _ := os.ReadFile(log)
+			c.t.Logf("log of %s:\n%s", s.name, text[max(0, len(text)-10<<10):])
+		}
+	})
+}
+
+// Each pod goes where it goes with kube-scheduler, by the same configuration, and is told the same if it goes nowhere. No plugin is there for nothing: without it, some pod goes elsewhere.
+func TestPodsGoWhereTheyGoWithKubeScheduler(t *testing.T) {
+	load := serveLoad(t)
+	var became []map[string]map[string]string // by profile and pod
+	for _, s := range schedulers {
+		t.Run(s.name, func(t *testing.T) {
+			c := newCluster(t)
+			c.start(s, load)
+			of := make(map[string]map[string]string)
+			for _, trial := range trials() {
+				of[trial.profile] = make(map[string]string)
+				for _, p := range trial.pods { // one after the other, so that each is placed in the same state
+					if s.all != "" {
+						p.Spec.SchedulerName = s.all
+					}
+					c.create(p)
+					of[trial.profile][p.Name] = c.becomes(p.Name)
+				}
+			}
+			became = append(became, of)
+		})
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	if diff := cmp.Diff(became[0], became[1]); diff != "" {
+		t.Errorf("(-kube-scheduler +Berth):\n%s", diff)
+	}
+	for _, profile := range slices.Sorted(maps.Keys(became[1])) {
+		t.Logf("%s: %v", profile, became[1][profile])
+		if maps.Equal(became[1][profile], became[2][profile]) {
+			t.Errorf("%s: all pods go where they go without the plugin", profile)
+		}
+	}
+}
+
+// Three pods of a group are bound together, by both.
+func TestAGangIsBoundTogether(t *testing.T) {
+	for _, s := range schedulers[:2] {
+		t.Run(s.name, func(t *testing.T) {
+			c := newCluster(t)
+			for i := range 5 {
+				p := podOf("gang", fmt.Sprint("gang-", i), "100m", "100Mi")
+				p.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": map[bool]string{true: "three", false: "none"}[i < 3]}
+				c.create(p)
+			}
+			c.start(s, serveLoad(t))
+			for i := range 3 {
+				name := fmt.Sprint("gang-", i)
+				c.eventually(name+" is bound", func() (bool, string) {
+					p, err := c.cp.Client().CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+					return err == nil && p.Spec.NodeName != "", fmt.Sprint(p.Status.Conditions, err)
+				})
+			}
+			for _, name := range []string{"gang-3", "gang-4"} {
+				if got := c.becomes(name); !strings.Contains(got, "PodGroup not found") {
+					t.Errorf("%s of a group that there is not: %s", name, got)
+				}
+			}
+		})
+	}
+}
+
+// What two of the plugins do, Berth cannot have plugins do yet, and says so.
+func TestPluginsThatSortTheQueueAreRefused(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"QOSSort", "TopologicalSort"} {
+		c := &cluster{t: t, cp: kubetest.StartT(t, kubetest.Options{})}
+		config := filepath.Join(t.TempDir(), "config.yaml")
+		text := fmt.Sprintf("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- plugins: {queueSort: {enabled: [{name: %s}], disabled: [{name: '*'}]}}\n  pluginConfig: [{name: TopologicalSort, args: {namespaces: [default]}}]\n", name)
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		said, err := exec.CommandContext(t.Context(), program, berthArgs(t.TempDir(), c.cp.Kubeconfig(), config)...).CombinedOutput()
+		want := "profiles[0].plugins.queueSort.enabled[0]: Forbidden: Berth cannot run plugins that are compiled in, such as " + name
+		if err == nil || !strings.Contains(string(said), want) {
+			t.Errorf("%v: %s, want %s", err, said, want)
+		}
+	}
+}
