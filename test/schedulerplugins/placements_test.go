@@ -34,7 +34,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
-// configuration is that of both schedulers. WATCHER stands for the address of a load watcher.
+// configuration is that of both schedulers. WATCHER stands for the address of a load watcher. Of nodes that a plugin scores the same, NodeAffinity has one be the best: among equals, schedulers choose at random.
 //
 //go:embed config.yaml
 var configuration string
@@ -43,6 +43,8 @@ var configuration string
 //
 //go:embed objects.yaml
 var objects []byte
+
+const nodes = 8
 
 const patience = 4 * time.Minute // after which something hangs
 
@@ -75,7 +77,7 @@ func newCluster(t *testing.T) *cluster {
 		c.apply(text)
 	}
 	c.apply(objects)
-	for i := range 8 {
+	for i := range nodes {
 		c.addNode(i)
 	}
 	// Pods that are about to go, which PodState likes.
@@ -178,6 +180,13 @@ func serveLoad(t *testing.T) string {
 func podOf(profile, name, cpu, memory string) *v1.Pod {
 	p := kubetest.PlainPod(0)
 	p.GenerateName, p.Name, p.Namespace, p.Spec.SchedulerName = "", name, "default", profile
+	var prefers []v1.PreferredSchedulingTerm
+	for i := range nodes {
+		prefers = append(prefers, v1.PreferredSchedulingTerm{Weight: int32(1 + (7*i+3)%nodes), Preference: v1.NodeSelectorTerm{
+			MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{fmt.Sprint("n", i+1)}}},
+		}})
+	}
+	p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: prefers}}
 	p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
 	return p
 }
