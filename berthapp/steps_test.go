@@ -3,28 +3,38 @@ package berthapp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 const (
@@ -62,7 +72,7 @@ func (w *walker) note(point string, state fwk.CycleState, pod *v1.Pod, node stri
 	}
 	text := fmt.Sprintf("%s %s: %s on %s, state of %s", w.name, point, pod.UID, node, of)
 	w.test.mu.Lock()
-	w.test.heard = append(w.test.heard, text)
+	w.test.heard, w.test.got = append(w.test.heard, text), pod
 	says := w.test.says[strings.ToLower(w.name+" "+point+" "+string(pod.UID))]
 	w.test.mu.Unlock()
 	if says != nil {
@@ -98,8 +108,12 @@ func (w *walker) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *
 	return nil, w.note("PreFlight", state, pod, node)
 }
 
-func (w *walker) PreBind(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	return w.note("PreBind", state, pod, node)
+func (w *walker) PreBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	status := w.note("PreBind", state, pod, node)
+	if w.test.binds != nil {
+		return w.test.binds(ctx)
+	}
+	return status
 }
 
 func (w *walker) PostBind(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
@@ -112,10 +126,12 @@ type walk struct {
 	host    *host
 	client  pluginv1.PluginServiceClient
 	walkers map[string]*walker
-	wait    time.Duration // how long a walker has a pod wait that says so
+	wait    time.Duration                     // how long a walker has a pod wait that says so
+	binds   func(context.Context) *fwk.Status // what a walker does before a bind; nil: it says something, as at each point
 
 	mu    sync.Mutex
 	heard []string
+	got   *v1.Pod                       // by which a walker has been called last
 	says  map[string]func() *fwk.Status // by "a reserve p"
 
 	place   grpc.BidiStreamingClient[pluginv1.PlaceRequest, pluginv1.PlaceResponse]
@@ -351,6 +367,7 @@ func TestAStepThatIsRefusedNamesThePlugin(t *testing.T) {
 		"reserve rejects":      {"a reserve p", "no", fwk.Unschedulable, "2 A: no", nil},
 		"reserve rejects, bad": {"b reserve p", "no", fwk.UnschedulableAndUnresolvable, "2 B: no", nil},
 		"without a reason":     {"a reserve p", "", fwk.Unschedulable, "2 A: rejected by plugin A", nil},
+		"with a long reason":   {"a reserve p", strings.Repeat("é", 600), fwk.Unschedulable, "2 A: " + strings.Repeat("é", 512), nil},
 		"reserve fails":        {"a reserve p", "ill", fwk.Error, `2 error: running Reserve plugin "called A": ill`, nil},
 		"permit rejects":       {"a permit p", "no", fwk.Pending, "3 A: no", nil},
 		"permit fails":         {"a permit p", "ill", fwk.Error, `3 error: running Permit plugin "called A": ill`, nil},
@@ -646,4 +663,252 @@ func TestAPluginCancelsWhatIsDoneBeforeABind(t *testing.T) {
 	w.step(reserve, "p")
 	w.step(preBind, "p", "A", "B")
 	w.expect("2", "3 error: it is preempted")
+}
+
+// The state of a pod's verdicts is for its own steps, and for them alone while the stream goes on on which they were asked for.
+func TestNoOtherPodHasTheStateOfTheVerdicts(t *testing.T) {
+	w := newWalk(t)
+	ctx, end := context.WithCancel(t.Context())
+	w.judgesOn(ctx, "p")
+	w.hears("A Filter: p on , state of p", "B Filter: p on , state of p")
+	w.step(reserve, "q", "A")
+	w.expect("2")
+	w.step(reserve, "p", "A")
+	w.expect("3")
+	w.hears("A Reserve: q on n, state of none", "B Reserve: q on n, state of none", "A Reserve: p on n, state of p", "B Reserve: p on n, state of p")
+	end()
+	w.host.turn <- struct{}{} // it has ended
+	<-w.host.turn
+	ctx, end = context.WithCancel(t.Context())
+	w.judgesOn(ctx, "r")
+	end()
+	w.host.turn <- struct{}{}
+	<-w.host.turn
+	w.step(reserve, "r", "A")
+	w.expect("4")
+	w.hears("A Filter: r on , state of r", "B Filter: r on , state of r", "A Reserve: r on n, state of none", "B Reserve: r on n, state of none")
+}
+
+// Of a pod that another stream has reserved, plugins get what the API server has told, which stays as it is, or, if that has told nothing, what Berth has.
+func TestStepsOfAPodThatAnotherStreamHasReserved(t *testing.T) {
+	there := podNamed("there")
+	there.Labels = map[string]string{"app": "web"}
+	w := newWalk(t, there)
+	w.step(postBind, "there", "A")
+	w.expect("2")
+	want := there.DeepCopy()
+	want.Spec.NodeName = "n"
+	if diff := cmp.Diff(want, w.got); diff != "" {
+		t.Errorf("plugins get (-want +got):\n%s", diff)
+	}
+	if is := w.host.profile.Load().pods.get("there"); is.Spec.NodeName != "" {
+		t.Errorf("what the API server has told is on node %q now", is.Spec.NodeName)
+	}
+	w.step(unreserve, "gone", "A")
+	w.expect("3")
+	want = podNamed("gone")
+	want.Spec.NodeName = "n"
+	if diff := cmp.Diff(want, w.got); diff != "" {
+		t.Errorf("plugins get (-want +got):\n%s", diff)
+	}
+}
+
+// Pods that wait hold up nothing else, however many there are.
+func TestPodsThatWaitHoldUpNobody(t *testing.T) {
+	w := newWalk(t)
+	const many = 200
+	for i := range many {
+		uid := fmt.Sprint(i)
+		w.say("a permit "+uid, always(fwk.Wait))
+		w.step(reserve, uid)
+		w.expect(fmt.Sprint(w.last))
+		w.step(permit, uid, "A")
+		w.expect(fmt.Sprint(w.last) + " waits 900000 ms")
+	}
+	if got := len(w.waiting()); got != many {
+		t.Errorf("%d wait, want %d", got, many)
+	}
+}
+
+// Reserve and Permit belong to a scheduling cycle, and what comes behind does not.
+func TestStepsThatBelongToACycleAreTakenInOne(t *testing.T) {
+	w := newWalk(t)
+	cycle := w.host.profile.Load().cycle
+	cycles := make(map[string]int) // that are under way, by point
+	for _, at := range []string{"reserve p", "permit p", "prebind p", "postbind p", "unreserve q"} {
+		w.say("a "+at, func() *fwk.Status {
+			cycles[at] = len(cycle)
+			return nil
+		})
+	}
+	for _, step := range []pluginv1.Step{reserve, permit, preBind, postBind} {
+		w.step(step, "p", "A", "B")
+		w.expect(fmt.Sprint(w.last))
+	}
+	w.step(unreserve, "q", "A")
+	w.expect(fmt.Sprint(w.last))
+	if diff := cmp.Diff(map[string]int{"reserve p": 1, "permit p": 1, "prebind p": 0, "postbind p": 0, "unreserve q": 0}, cycles); diff != "" {
+		t.Errorf("cycles under way (-want +got):\n%s", diff)
+	}
+}
+
+// A placement that is over does not wait for the cycle that is under way.
+func TestWhoWaitsForACycleEndsWithThePlacement(t *testing.T) {
+	p := &profile{cycle: make(chan struct{}, 1)}
+	if _, err := p.enterCycle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancelCause(t.Context())
+	why := errors.New("the placement is given back")
+	end(why)
+	if _, err := p.enterCycle(ctx); !errors.Is(err, why) {
+		t.Errorf("it ends with %v, want %v", err, why)
+	}
+}
+
+// What is behind a step of a placement that is given back meanwhile is not taken.
+func TestNoFurtherStepIsTakenOfAPlacementThatIsOver(t *testing.T) {
+	w := newWalk(t)
+	began, goOn := make(chan struct{}), make(chan struct{})
+	w.say("a reserve p", func() *fwk.Status {
+		close(began)
+		<-goOn
+		return nil
+	})
+	w.step(reserve, "p", "A", "B")
+	<-began
+	w.step(preBind, "p", "A", "B")
+	w.step(unreserve, "p", "B", "A")
+	w.step(postBind, "q") // behind which the others have been heard of
+	w.expect("5")
+	close(goOn)
+	w.expect("2", "3 error: running plugins at preBind: the placement is given back", "4")
+	w.hears("A Reserve: p on n, state of none", "B Reserve: p on n, state of none", "B Unreserve: p on n, state of none", "A Unreserve: p on n, state of none")
+}
+
+// What is done before a bind ends with the placement, and then nobody may cancel it any more.
+func TestWhatIsDoneBeforeABindEndsWithThePlacement(t *testing.T) {
+	w := newWalk(t)
+	began := make(chan struct{})
+	w.binds = func(ctx context.Context) *fwk.Status {
+		close(began)
+		<-ctx.Done()
+		return fwk.AsStatus(context.Cause(ctx))
+	}
+	w.step(reserve, "p")
+	w.step(preBind, "p", "A", "B")
+	<-began
+	w.step(unreserve, "p", "B", "A")
+	w.expect("2", `3 error: running PreBind plugin "called A": the placement is given back`, "4")
+	if w.walkers["A"].handle.GetPodInPreBind("p") != nil {
+		t.Error("it can be canceled still")
+	}
+}
+
+// Plugins see which images nodes have, and how many have them, also if nobody judges.
+func TestStepsSeeImages(t *testing.T) {
+	w := newWalk(t, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: v1.NodeStatus{Images: []v1.ContainerImage{{Names: []string{"web"}, SizeBytes: 7}}}})
+	var saw string
+	w.say("a reserve p", func() *fwk.Status {
+		n, err := w.walkers["A"].handle.SnapshotSharedLister().NodeInfos().Get("n")
+		if err != nil {
+			return fwk.AsStatus(err)
+		}
+		for name, is := range n.GetImageStates() {
+			saw += fmt.Sprintf("%s of %d bytes on %d nodes", name, is.Size, is.NumNodes)
+		}
+		return nil
+	})
+	w.step(reserve, "p", "A")
+	w.expect("2")
+	if want := "web of 7 bytes on 1 nodes"; saw != want {
+		t.Errorf("plugins see %q, want %q", saw, want)
+	}
+}
+
+// What belongs to no cycle sees all that the last one saw, though its stream has ended.
+func TestAStepOutsideOfCyclesSeesWhatTheLastOneSaw(t *testing.T) {
+	w := newWalk(t)
+	ctx, end := context.WithCancel(t.Context())
+	w.judgesOn(ctx, "p")
+	end()
+	w.host.turn <- struct{}{} // it has ended
+	<-w.host.turn
+	nodes, groups := 0, false
+	w.say("a postbind p", func() *fwk.Status {
+		all, err := w.walkers["A"].handle.SnapshotSharedLister().NodeInfos().List()
+		nodes, groups = len(all), w.walkers["A"].handle.PodGroupManager().PodGroupStates() != nil
+		return fwk.AsStatus(err)
+	})
+	w.step(postBind, "p", "A")
+	w.expect("2")
+	if nodes != 1 || !groups {
+		t.Errorf("plugins see %d nodes, and groups: %v", nodes, groups)
+	}
+}
+
+// Until the plugins are made, nobody is told anything but that.
+func TestNothingIsAnsweredUntilThePluginsAreMade(t *testing.T) {
+	h := &host{turn: make(chan struct{}, 1)}
+	_, err := h.Describe(t.Context(), nil)
+	for at, err := range map[string]error{"Describe": err, "Judge": h.Judge(nil), "Place": h.Place(nil)} {
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+}
+
+// Plugins that end when nobody waits for them any more do not hang.
+func TestPluginsThatEndDoNotHang(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := watch(ctx)
+		cancel()
+		synctest.Wait()
+		done()
+	})
+}
+
+// Nothing goes on of a world that nobody needs any more.
+func TestNothingIsLeftOfAWorld(t *testing.T) {
+	metrics.Register()
+	bubble.Test(t, func(t *testing.T) {
+		p := &profile{pods: new(podStore), nodes: corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil))}
+		w, err := newWorld(context.Background(), p, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.show()
+		w.close()
+		if err := p.refresh(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// hangsIn says to the test below that it is the process that is to hang.
+const hangsIn = "BERTHAPP_TEST_HANGS"
+
+// A step that does not end though nobody waits for it any more ends the process.
+func TestAStepThatHangsEndsTheProcess(t *testing.T) {
+	if os.Getenv(hangsIn) == "" {
+		program, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := exec.CommandContext(t.Context(), program, "-test.run=^"+t.Name()+"$", "-test.timeout=1m")
+		c.Env = append(os.Environ(), hangsIn+"=yes")
+		out, _ := c.CombinedOutput()
+		if code := c.ProcessState.ExitCode(); code != hungCode || !strings.Contains(string(out), "plugins hang: nobody has waited") {
+			t.Errorf("it ends with %d, want %d:\n%s", code, hungCode, out)
+		}
+		return
+	}
+	w := newWalk(t)
+	began := make(chan struct{})
+	w.say("a reserve p", func() *fwk.Status { close(began); select {} })
+	w.step(reserve, "p", "A")
+	<-began
+	w.step(unreserve, "p")
+	w.expect("2")
 }

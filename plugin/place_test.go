@@ -869,3 +869,90 @@ func TestAPlacementOfNoStreamIsQuiet(t *testing.T) {
 		t.Error("there is a pod")
 	}
 }
+
+// A pod that an ended stream has still is not waited for when it is given back.
+func TestWhoWaitsForAnEarlierStreamEndsWithThePlacement(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		h := new(history)
+		a := stepping("A", h)
+		a.Unreserve = func(ctx context.Context, _ *Placement) { <-ctx.Done() }
+		client, _ := inMemory(t, a)
+		old := begin(t, client)
+		old.step(reserve, "u", "A")
+		old.expect("2")
+		old.cut()
+		next := begin(t, client)
+		next.step(reserve, "u", "A")
+		next.expect()
+		next.step(unreserve, "u")
+		next.expect("2 error: the placement is given back", "3")
+		h.expect(t, "A reserve u")
+	})
+}
+
+// What is taken back has seconds, whatever becomes of its stream, and does not come all at a time.
+func TestWhatIsTakenBackHasItsTimeAndItsTurn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const many = 2 * placeserver.AtOnce
+		var began, running atomic.Int32
+		goOn := make(chan struct{})
+		h := new(history)
+		a := stepping("A", h)
+		a.Unreserve = func(ctx context.Context, _ *Placement) {
+			if began.Add(1) > 1 {
+				running.Add(1)
+				<-goOn
+				running.Add(-1)
+				return
+			}
+			until, ok := ctx.Deadline()
+			h.add("it has %v %v", time.Until(until), ok)
+			<-goOn
+			h.add("it goes on: %v", ctx.Err())
+		}
+		client, _ := inMemory(t, a)
+		p := begin(t, client)
+		p.step(unreserve, "first", "A")
+		h.expect(t, fmt.Sprintf("it has %v true", placeserver.TakeBackTime))
+		for i := range many {
+			p.step(unreserve, fmt.Sprint(i), "A")
+		}
+		p.expect()
+		if got := running.Load(); got != placeserver.AtOnce-1 {
+			t.Errorf("beside the first one, %d are taken back at a time, want %d", got, placeserver.AtOnce-1)
+		}
+		p.cut()
+		synctest.Wait()
+		close(goOn)
+		h.expect(t, "it goes on: <nil>")
+		if got := began.Load(); got != many+1 {
+			t.Errorf("%d have been taken back, want %d", got, many+1)
+		}
+	})
+}
+
+// Nor does one wait for a turn that is given back meanwhile.
+func TestWhoWaitsForATurnEndsWithThePlacement(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		a := stepping("A", new(history))
+		a.Reserve = func(context.Context, *Placement) (*Rejection, error) {
+			<-goOn
+			return nil, nil
+		}
+		client, _ := inMemory(t, a)
+		p := begin(t, client)
+		for i := range placeserver.AtOnce {
+			p.step(reserve, fmt.Sprint(i), "A")
+		}
+		p.expect()
+		p.step(reserve, "late", "A")
+		p.expect()
+		p.step(unreserve, "late")
+		p.expect(fmt.Sprintf(`%d error: running Reserve plugin "A": the placement is given back`, p.last-1), fmt.Sprint(p.last))
+		close(goOn)
+		if got := len(p.answers()); got != placeserver.AtOnce {
+			t.Errorf("%d answers, want %d", got, placeserver.AtOnce)
+		}
+	})
+}

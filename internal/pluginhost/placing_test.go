@@ -1,6 +1,7 @@
 package pluginhost
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ import (
 // stepper answers steps as a test says: with any number of responses, the ids of which it may leave out.
 type stepper struct {
 	pluginv1.UnimplementedPluginServiceServer
+	name    string // of its plugin; "": P
 	objects bool
 	answer  func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse
 
@@ -37,7 +39,7 @@ type stepper struct {
 
 func (s *stepper) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
 	return &pluginv1.DescribeResponse{Plugins: []*pluginv1.PluginDescription{{
-		Name: "P", Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Depends: &pluginv1.Dependencies{Objects: s.objects},
+		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Depends: &pluginv1.Dependencies{Objects: s.objects},
 	}}}, nil
 }
 
@@ -74,17 +76,22 @@ func (s *stepper) requests() []*pluginv1.PlaceRequest {
 	return append([]*pluginv1.PlaceRequest(nil), s.told...)
 }
 
-// hosting returns a host of a service that answers steps.
-func hosting(t *testing.T, s *stepper, timeout time.Duration) *Host {
+func (s *stepper) serve(t *testing.T) grpc.ClientConnInterface {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
 	pluginv1.RegisterPluginServiceServer(server, s)
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
+	return dial(t, l)
+}
+
+// hosting returns a host of a service that answers steps.
+func hosting(t *testing.T, s *stepper, timeout time.Duration) *Host {
+	t.Helper()
 	all := []string{"P"}
 	h, err := New(Config{
-		Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: dial(t, l), Timeout: timeout, PreBindTimeout: time.Hour, Objects: s.objects}},
+		Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: s.serve(t), Timeout: timeout, PreBindTimeout: time.Hour, Objects: s.objects}},
 		Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": {all, all, all, all}},
 		Objects: noNodes{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
@@ -412,4 +419,180 @@ func TestAServiceThatTellsHowItGoesOnHasTimeForAllThatStands(t *testing.T) {
 			t.Errorf("%d placements, want %d", placed, many)
 		}
 	})
+}
+
+// A service that follows may take part only in what comes behind verdicts: it is asked all the same, and anew each time, as what its plugin depends on has it.
+func TestAServiceThatFollowsAndOnlyReservesIsAskedAnew(t *testing.T) {
+	s := &scripted{plugins: []*pluginv1.PluginDescription{{Name: "P", Reserves: true, Depends: &pluginv1.Dependencies{Cluster: true}}}}
+	h, err := New(Config{
+		Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: s.serve(t), Timeout: time.Minute, Follows: true}},
+		Profiles: []cluster.Profile{profile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": {Reserve: []string{"P"}}},
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.End(0)
+	st, subjects := world(t, 2)
+	for _, time := range []string{"first", "second"} {
+		before := len(s.asked)
+		if _, err := judge(t, h, st, subjects[0]); err != nil {
+			t.Fatal(err)
+		}
+		var nodes int
+		for _, r := range s.asked[before:] {
+			for _, q := range r.GetQuestions() {
+				nodes += len(q.GetNodes())
+			}
+		}
+		if nodes != 2 {
+			t.Errorf("the %s time, it is asked about %d nodes, want 2", time, nodes)
+		}
+	}
+}
+
+// A service may take its time before it answers the first of what stands: the more stands, the more. Who takes even longer, or is not needed any more, is not waited for.
+func TestAServiceThatAnswersBehindAllThatStandsHasTimeForThat(t *testing.T) {
+	const many, timeout = 1000, 2 * time.Second
+	for name, tt := range map[string]struct {
+		answers, ends bool // whether the service answers at all, and whether the epoch ends first
+		took          time.Duration
+		want          error
+	}{
+		"in time":        {true, false, many * standingEach, nil},
+		"never":          {false, false, timeout + many*standingEach, errLate},
+		"the epoch ends": {false, true, 0, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				ctx, end := context.WithCancel(t.Context())
+				defer end()
+				var first sync.Once
+				s := &stepper{answer: func(*pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+					if tt.ends {
+						end()
+					}
+					if !tt.answers {
+						return nil
+					}
+					first.Do(func() { time.Sleep(tt.took) })
+					return []*pluginv1.PlaceResponse{{}}
+				}}
+				h := hosting(t, s, timeout)
+				h.Stands(ctx, 1, func() (out []Standing) {
+					for i := range many {
+						out = append(out, Standing{placementOf(fmt.Sprint(i)), noPod})
+					}
+					return out
+				})
+				began := time.Now()
+				err := h.BeginPlacing(t.Context(), 1, "default-scheduler")
+				if took := time.Since(began); !errors.Is(err, tt.want) || took != tt.took {
+					t.Errorf("behind %v: %v, want %v behind %v", took, err, tt.want, tt.took)
+				}
+			})
+		})
+	}
+}
+
+// Each service is told of what stands that it has a say in, and of nothing else.
+func TestAServiceIsNotToldWhatStandsOfAnother(t *testing.T) {
+	s, other := &stepper{}, &stepper{name: "Q"}
+	services := []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: s.serve(t), Timeout: time.Minute}, {Name: "other", Plugins: []Plugin{{Name: "Q"}}, Conn: other.serve(t), Timeout: time.Minute}}
+	h, err := New(Config{
+		Services: services, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler"), engine.DefaultProfile("other")},
+		Steps: map[string]Steps{"default-scheduler": {Reserve: []string{"P"}}, "other": {Reserve: []string{"Q"}}}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.EndPlacing(math.MaxInt64) })
+	h.Stands(t.Context(), 1, func() []Standing {
+		of := placementOf("of other")
+		of.SchedulerName = "other"
+		return []Standing{{placementOf("p"), noPod}, {of, noPod}}
+	})
+	if err := h.BeginPlacing(t.Context(), 1, "default-scheduler"); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for _, r := range s.requests()[1:] {
+		told = append(told, r.GetPlacement().GetName())
+	}
+	if want := []string{"p"}; !slices.Equal(told, want) {
+		t.Errorf("it is told of %q, want %q", told, want)
+	}
+}
+
+// What goes wrong at a step names the service, unless it names a plugin; one that is ignorable is passed over only if it says nothing that makes sense.
+func TestWhatComesOfAServiceThatFails(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	late := fmt.Errorf("%w of 5s", errLate)
+	config := fmt.Errorf("%w: there is no P", errConfig)
+	rejection := Rejection{"P", "no"}
+	for name, tt := range map[string]struct {
+		of   Service
+		ctx  context.Context
+		err  error
+		want string // "": nothing comes of it
+	}{
+		"nothing":                            {Service{}, t.Context(), nil, ""},
+		"it is late":                         {Service{}, t.Context(), late, `plugin service "s": ` + late.Error()},
+		"it is late, and ignorable":          {Service{Ignorable: true}, t.Context(), late, ""},
+		"nobody waits any more":              {Service{Ignorable: true}, ended, late, late.Error()},
+		"another configuration":              {Service{Ignorable: true}, t.Context(), config, `plugin service "s": ` + config.Error()},
+		"a plugin rejects":                   {Service{Ignorable: true}, t.Context(), rejection, "no"},
+		"it says that a plugin fails":        {Service{Ignorable: true}, t.Context(), errStep("plugin P: ill"), "plugin P: ill"},
+		"it says that it fails":              {Service{Ignorable: true}, t.Context(), errStep("ill"), `plugin service "s": ill`},
+		"it follows, and says that it fails": {Service{Ignorable: true, Follows: true}, t.Context(), errStep("ill"), "ill"},
+		"it follows, and is late":            {Service{Follows: true}, t.Context(), late, `plugin service "s": ` + late.Error()},
+	} {
+		s := &service{Service: tt.of, log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+		s.Name = "s"
+		got := ""
+		if err := s.excused(tt.ctx, tt.err, []string{"P"}); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// Who says nothing in time of what is waited for is not waited for any longer.
+func TestNoPlacementWaitsForLongerThanThereIsTime(t *testing.T) {
+	s := &stepper{answer: func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+		switch r.GetStep() {
+		case pluginv1.Step_STEP_PERMIT:
+			return []*pluginv1.PlaceResponse{{WaitsMilliseconds: 60_000}}
+		case pluginv1.Step_STEP_PRE_BIND:
+			return nil
+		}
+		return []*pluginv1.PlaceResponse{{}}
+	}}
+	h := hosting(t, s, time.Minute)
+	p := placementOf("p")
+	if err := h.Reserve(t.Context(), 1, p, noPod); err != nil {
+		t.Fatal(err)
+	}
+	permits, err := h.Permit(t.Context(), 1, p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binds, _, err := h.PreBind(t.Context(), 1, p, noPod, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for want, w := range map[string]*Wait{
+		"rejected due to timeout after waiting 1m0s at plugin P": permits, `plugin service "s": no answer within its preBindTimeout of 1h0m0s`: binds,
+	} {
+		if is, err := w.Decided(now); is || err != nil {
+			t.Errorf("at once: %v, %v", is, err)
+		}
+		if is, err := w.Decided(now.Add(2 * time.Hour)); !is || err == nil || err.Error() != want {
+			t.Errorf("two hours later: %v, %v, want %s", is, err, want)
+		}
+	}
 }
