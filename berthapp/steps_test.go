@@ -150,7 +150,9 @@ profiles:
       enabled: [{name: A}, {name: B}]
 `
 
-func newWalk(t *testing.T, objects ...runtime.Object) *walk {
+// newWalkers returns who asks the plugins A and B, these, and how they are configured.
+func newWalkers(t *testing.T, objects ...runtime.Object) (*walk, *plugins, *loaded) {
+	t.Helper()
 	w := &walk{t: t, walkers: make(map[string]*walker), says: make(map[string]func() *fwk.Status), wait: time.Hour}
 	cfg, err := decode([]byte(profileWithWalkers))
 	if err != nil {
@@ -165,7 +167,13 @@ func newWalk(t *testing.T, objects ...runtime.Object) *walk {
 			t.Fatal(err)
 		}
 	}
-	profile, err := p.start(t.Context(), &loaded{cfg, &restclient.Config{}, fake.NewClientset(objects...)}, "default-scheduler")
+	return w, p, &loaded{cfg, &restclient.Config{}, fake.NewClientset(objects...)}
+}
+
+func newWalk(t *testing.T, objects ...runtime.Object) *walk {
+	t.Helper()
+	w, p, cfg := newWalkers(t, objects...)
+	profile, err := p.start(t.Context(), cfg, "default-scheduler")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,11 +185,7 @@ func newWalk(t *testing.T, objects ...runtime.Object) *walk {
 	pluginv1.RegisterPluginServiceServer(server, w.host)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-	conn, err := grpc.NewClient("passthrough:///walk", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := dial(t, l)
 	t.Cleanup(func() {
 		_ = conn.Close()
 		server.Stop()
@@ -190,6 +194,16 @@ func newWalk(t *testing.T, objects ...runtime.Object) *walk {
 	w.client = pluginv1.NewPluginServiceClient(conn)
 	w.begin(t.Context())
 	return w
+}
+
+func dial(t *testing.T, l *bufconn.Listener) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///walk", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
 }
 
 // begin begins a stream of placements.
@@ -856,6 +870,39 @@ func TestNothingIsAnsweredUntilThePluginsAreMade(t *testing.T) {
 			t.Errorf("%s: %v", at, err)
 		}
 	}
+}
+
+// Before a process ends, what its plugins have reserved is taken back.
+func TestTheEndOfAProcessTakesBackWhatIsReserved(t *testing.T) {
+	w, p, cfg := newWalkers(t)
+	l := bufconn.Listen(1 << 20)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	served := make(chan error, 1)
+	go func() { served <- p.serve(ctx, cfg, "default-scheduler", time.Hour, l) }()
+	conn := dial(t, l)
+	defer func() { _ = conn.Close() }()
+	w.client = pluginv1.NewPluginServiceClient(conn)
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for { // until the plugins are made
+		_, err := w.client.Describe(t.Context(), &pluginv1.DescribeRequest{})
+		if err == nil {
+			break
+		}
+		if status.Code(err) != codes.Unavailable {
+			t.Fatal(err)
+		}
+		<-look.C
+	}
+	w.begin(t.Context())
+	w.step(reserve, "p", "A", "B")
+	w.expect("2")
+	end()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	w.hears("A Reserve: p on n, state of none", "B Reserve: p on n, state of none", "B Unreserve: p on n, state of none", "A Unreserve: p on n, state of none")
 }
 
 // Plugins that end when nobody waits for them any more do not hang.
