@@ -52,7 +52,7 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 			if len(q.GetScores()) > 0 {
 				answer, err = w.score(ctx, k, q.GetScores(), names)
 			} else {
-				answer, err = w.filter(ctx, k, names)
+				answer, err = w.filter(ctx, k, q.GetFilters(), names)
 			}
 		}
 		if err != nil {
@@ -98,7 +98,7 @@ func (w *world) prefilter(ctx context.Context, k *kind, pod *v1.Pod) prefiltered
 }
 
 // filter answers which nodes can run a pod.
-func (w *world) filter(ctx context.Context, k *kind, nodes []string) (*pluginv1.Answer, error) {
+func (w *world) filter(ctx context.Context, k *kind, plugins, nodes []string) (*pluginv1.Answer, error) {
 	pod, err := k.podOf()
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (w *world) filter(ctx context.Context, k *kind, nodes []string) (*pluginv1.
 			verdicts[i] = pre.status
 		}
 	default:
-		if err := w.filterEach(ctx, k, pod, nodes, verdicts); err != nil {
+		if err := w.filterEach(ctx, k, pod, plugins, nodes, verdicts); err != nil {
 			return nil, err
 		}
 	}
@@ -121,7 +121,7 @@ func (w *world) filter(ctx context.Context, k *kind, nodes []string) (*pluginv1.
 }
 
 // filterEach runs the Filter plugins for each node that PreFilter plugins leave.
-func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, nodes []string, verdicts []*fwk.Status) error {
+func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins, nodes []string, verdicts []*fwk.Status) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var failed atomic.Pointer[error]
@@ -137,7 +137,11 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, nodes []st
 		}
 		node, err := w.snapshot.Get(nodes[i])
 		if err != nil { // the API server has no such node any more: Berth will hear of it
-			verdicts[i] = fwk.NewStatus(fwk.Unschedulable, "node(s) are not known to the plugins").WithPlugin(w.profile.names[0])
+			if len(plugins) == 0 {
+				fail(fmt.Errorf("node %s is not known to the plugins", nodes[i]))
+				return
+			}
+			verdicts[i] = fwk.NewStatus(fwk.Unschedulable, "node(s) are not known to the plugins").WithPlugin(plugins[0])
 			return
 		}
 		status := w.profile.framework.RunFilterPluginsWithNominatedPods(ctx, k.state, pod, node)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -152,7 +153,7 @@ type profile struct {
 	framework framework.Framework
 	shown     shown
 	pods      *podStore
-	nodes     corelisters.NodeLister // nil: no plugin reserves or permits
+	nodes     corelisters.NodeLister // nil: no plugin takes a step
 	cycle     chan struct{}          // who has put something in runs what belongs to a scheduling cycle
 	judged    atomic.Pointer[judged] // last
 	end       func()                 // and waits
@@ -181,7 +182,7 @@ func (p *profile) takeJudged(uid types.UID) fwk.CycleState {
 	return nil
 }
 
-// refresh has plugins see what the API server has told if nobody judges, who would have them see what Berth has decided: placements that stand are told before anything else. It belongs to a cycle.
+// refresh has plugins see what the API server has told if there is nothing newer that Berth has decided: placements that stand are told before anybody is judged. It belongs to a cycle.
 func (p *profile) refresh(ctx context.Context) error {
 	was := p.shown.Load()
 	if !was.ended || p.nodes == nil {
@@ -208,14 +209,16 @@ func (p *profile) refresh(ctx context.Context) error {
 	if err := w.snap(); err != nil {
 		return err
 	}
-	p.shown.CompareAndSwap(was, &view{SharedLister: w.snapshot, groups: w.cache}) // until a stream of steps begins, or one of questions has ended
+	p.shown.CompareAndSwap(was, &view{SharedLister: w.snapshot, groups: w.cache}) // until a stream of steps begins
 	return nil
 }
 
-// outdated has plugins see something newer at the next step if they see a world that is not told any more; nil: what the API server had told.
-func (p *profile) outdated(of *world) {
-	if was := p.shown.Load(); was.of == of && !was.ended {
-		p.shown.CompareAndSwap(was, &view{was.SharedLister, was.groups, of, true})
+// outdated has plugins see something newer at the next step, or when somebody judges.
+func (p *profile) outdated() { p.outdatedOf(func(*view) bool { return true }) }
+
+func (p *profile) outdatedOf(is func(*view) bool) {
+	if was := p.shown.Load(); is(was) {
+		p.shown.CompareAndSwap(was, &view{was.SharedLister, was.groups, nil, true})
 	}
 }
 
@@ -237,7 +240,7 @@ type shown struct{ atomic.Pointer[view] }
 type view struct {
 	fwk.SharedLister
 	groups fwk.PodGroupManager
-	of     *world // nil: it is what the API server has told
+	of     *world // nil: none that is told any more
 	ended  bool   // there may be something newer
 }
 
@@ -355,7 +358,7 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	}
 	slices.Sort(p.names)
 	for _, points := range p.points {
-		if slices.Contains(points, "reserve") || slices.Contains(points, "permit") {
+		if slices.ContainsFunc(points, func(point string) bool { return slices.Contains(slices.Collect(maps.Values(stepPoints)), point) }) {
 			p.nodes = m.informers.Core().V1().Nodes().Lister()
 		}
 	}

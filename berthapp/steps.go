@@ -55,9 +55,9 @@ var stepPoints = map[pluginv1.Step]string{
 	pluginv1.Step_STEP_RESERVE: "reserve", pluginv1.Step_STEP_UNRESERVE: "reserve", pluginv1.Step_STEP_PERMIT: "permit", pluginv1.Step_STEP_PRE_BIND: "preBind", pluginv1.Step_STEP_POST_BIND: "postBind",
 }
 
-// Tell has plugins see the cluster as it is, if nobody judges. The process has read the profiles.
+// Tell has plugins see the cluster as it is, until somebody judges. The process has read the profiles.
 func (s *steps) Tell([]*pluginv1.Profile) error {
-	s.profile.outdated(nil)
+	s.profile.outdated()
 	return nil
 }
 
@@ -118,6 +118,9 @@ func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*p
 // take has the framework take a step. If the pod waits for plugins to permit it, it returns for how long, by plugin.
 func (s *steps) take(ctx context.Context, step *placeserver.Step, of *placement) (waiting map[string]time.Duration, status *fwk.Status) {
 	defer watch(ctx)()
+	if err := s.see(ctx); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
 	f, node := s.profile.framework, step.Placement.Told.GetNode()
 	switch step.Kind {
 	case pluginv1.Step_STEP_RESERVE:
@@ -148,10 +151,23 @@ func (s *steps) inCycle(ctx context.Context, run func() *fwk.Status) *fwk.Status
 		return fwk.AsStatus(err)
 	}
 	defer leave()
-	if err := s.profile.refresh(ctx); err != nil {
-		return fwk.AsStatus(fmt.Errorf("read the cluster: %w", err))
-	}
 	return run()
+}
+
+// see has plugins see the cluster, also at steps that belong to no cycle, if nothing of it has been told yet, or is any more.
+func (s *steps) see(ctx context.Context) error {
+	if !s.profile.shown.Load().ended {
+		return nil
+	}
+	leave, err := s.profile.enterCycle(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := s.profile.refresh(ctx); err != nil {
+		return fmt.Errorf("read the cluster: %w", err)
+	}
+	return nil
 }
 
 // wait waits until a pod is permitted or rejected, or the placement is over.

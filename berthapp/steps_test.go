@@ -562,6 +562,8 @@ func TestWhatAStreamLeavesIsTakenBack(t *testing.T) {
 // What belongs to a scheduling cycle is not called beside another cycle, and what does not belong to one is.
 func TestNoCycleRunsBesideAnother(t *testing.T) {
 	w := newWalk(t)
+	w.step(postBind, "before") // behind it the stream has begun, which has plugins see something new
+	w.expect("2")
 	began, goOn := make(chan struct{}), make(chan struct{})
 	w.say("a filter p", func() *fwk.Status {
 		close(began)
@@ -579,10 +581,10 @@ func TestNoCycleRunsBesideAnother(t *testing.T) {
 	<-began
 	w.step(reserve, "q", "A")
 	w.step(postBind, "r", "A")
-	w.expect("3")
+	w.expect("4")
 	w.hears("A Filter: p on , state of p", "A PostBind: r on n, state of none", "B PostBind: r on n, state of none")
 	close(goOn)
-	w.expect("2")
+	w.expect("3")
 	<-judged
 	w.mu.Lock()
 	first := w.heard[0]
@@ -626,12 +628,19 @@ func TestStepsSeeTheCluster(t *testing.T) {
 			t.Errorf("%s: plugins see %q, want %q", uid, saw, want)
 		}
 	}
+	w.say("a postbind before", look) // also at what belongs to no cycle
+	w.step(postBind, "before", "A")
+	w.expect(fmt.Sprint(w.last))
+	if saw != "n with 1 pods" {
+		t.Errorf("before anybody is judged, plugins see %q", saw)
+	}
 	see("p", "n with 1 pods")
 	ctx, end := context.WithCancel(t.Context())
 	w.judgesOn(ctx, "q")
 	see("q", "n with 0 pods")
-	w.begin(t.Context()) // of another stream of steps, that is no news
 	see("r", "n with 0 pods")
+	w.begin(t.Context()) // what stands may be told on it, long after somebody was judged
+	see("t", "n with 1 pods")
 	end()
 	w.host.turn <- struct{}{} // it has ended
 	<-w.host.turn
@@ -840,9 +849,9 @@ func TestStepsSeeImages(t *testing.T) {
 	}
 }
 
-// What belongs to no cycle sees all that the last one saw, though its stream has ended.
-func TestAStepOutsideOfCyclesSeesWhatTheLastOneSaw(t *testing.T) {
-	w := newWalk(t)
+// What belongs to no cycle sees the cluster, also when the stream of questions has ended.
+func TestAStepOutsideOfCyclesSeesTheCluster(t *testing.T) {
+	w := newWalk(t, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
 	ctx, end := context.WithCancel(t.Context())
 	w.judgesOn(ctx, "p")
 	end()
@@ -958,4 +967,37 @@ func TestAStepThatHangsEndsTheProcess(t *testing.T) {
 	<-began
 	w.step(unreserve, "p")
 	w.expect("2")
+}
+
+// Who is asked about a node that the plugins do not know of says so, and names nobody who was not asked.
+func TestANodeThatPluginsDoNotKnowIsNotRefusedByThoseWhoWereNotAsked(t *testing.T) {
+	w := newWalk(t)
+	for _, filters := range [][]string{{"B"}, nil} {
+		stream, err := w.client.Judge(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&pluginv1.JudgeRequest{
+			Id: 1, Kinds: []*pluginv1.Kind{{Id: 1, SchedulerName: "default-scheduler", Object: w.object("p")}}, Nodes: []*pluginv1.Node{{Id: 1, Spec: &pluginv1.NodeSpec{Name: "n"}}},
+			Questions: []*pluginv1.Question{{Kind: 1, Filters: filters, Nodes: []int32{1}}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		a, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := a.GetAnswers()[0]
+		switch {
+		case filters == nil && answer.GetError() != "node n is not known to the plugins":
+			t.Errorf("nobody is asked: %v", answer)
+		case filters != nil && (len(answer.GetRefusals()) != 1 || answer.GetRefusals()[0].GetPlugin() != "B"):
+			t.Errorf("B is asked: %v", answer)
+		}
+		if err := stream.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		w.host.turn <- struct{}{} // it has ended
+		<-w.host.turn
+	}
 }

@@ -82,7 +82,7 @@ func newWorld(ctx context.Context, p *profile, timeout time.Duration) (*world, e
 
 func (w *world) close() {
 	w.profile.judged.Store(nil) // what is begun anew begins anew
-	w.profile.outdated(w)
+	w.profile.outdatedOf(func(shown *view) bool { return shown.of == w })
 	w.end()
 }
 

@@ -330,7 +330,9 @@ func add(scores []int8, by pluginv1.Normalization, weight int64, nodes []cluster
 
 // Holds reports whether what has been answered about a node, which was collected, is of the node as it is. What was asked for only now holds however long that took. The caller holds the state's lock.
 func (k *Asking) Holds(st *cluster.State, i cluster.NodeIndex) bool {
-	return !slices.ContainsFunc(k.parts, func(p *part) bool { return !p.service.session.holds(p.kind.column, st, i, k.at) })
+	return !slices.ContainsFunc(k.parts, func(p *part) bool {
+		return len(p.use.filters)+len(p.use.scores)+len(p.use.own) > 0 && !p.service.session.holds(p.kind.column, st, i, k.at) // else it says nothing about nodes
+	})
 }
 
 // Done has nothing kept that is of this pod alone. It is called whatever has become of it.

@@ -28,6 +28,9 @@ func (s step) String() string {
 	return [steps]string{"reserve", "unreserve", "permit", "pre_bind", "post_bind"}[s]
 }
 
+// ErrPodGone is what a [PodOf] returns of a pod that is not there any more.
+var ErrPodGone = errors.New("there is no such pod any more")
+
 // Placement is a pod and the node that it was given.
 type Placement struct {
 	UID, Namespace, Name, SchedulerName, Node string

@@ -436,8 +436,16 @@ func TestAServiceThatFollowsAndOnlyReservesIsAskedAnew(t *testing.T) {
 	st, subjects := world(t, 2)
 	for _, time := range []string{"first", "second"} {
 		before := len(s.asked)
-		if _, err := judge(t, h, st, subjects[0]); err != nil {
+		k, err := judge(t, h, st, subjects[0])
+		if err != nil {
 			t.Fatal(err)
+		}
+		// It says nothing about nodes: a pod need not be judged anew if its node has changed.
+		if err := st.Apply(cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n1", Allocatable: []cluster.Quantity{{Name: "cpu", Value: 2000}, {Name: "pods", Value: 10}}}}); err != nil {
+			t.Fatal(err)
+		}
+		if !k.Holds(st, 1) {
+			t.Errorf("the %s time, what it has said does not hold", time)
 		}
 		var nodes int
 		for _, r := range s.asked[before:] {
@@ -594,5 +602,28 @@ func TestNoPlacementWaitsForLongerThanThereIsTime(t *testing.T) {
 		if is, err := w.Decided(now.Add(2 * time.Hour)); !is || err == nil || err.Error() != want {
 			t.Errorf("two hours later: %v, %v, want %s", is, err, want)
 		}
+	}
+}
+
+// Of what stands, a pod that is gone by the time it is read is not told, and keeps nobody from being told of the others.
+func TestAPodThatIsGoneIsNotAmongWhatStands(t *testing.T) {
+	s := &stepper{objects: true}
+	h := hosting(t, s, time.Minute)
+	h.Stands(t.Context(), 1, func() []Standing {
+		return []Standing{
+			{placementOf("gone"), func(context.Context) (*corev1.Pod, error) { return nil, ErrPodGone }},
+			{placementOf("p"), func(context.Context) (*corev1.Pod, error) { return new(corev1.Pod), nil }},
+		}
+	})
+	if err := h.BeginPlacing(t.Context(), 1, "default-scheduler"); err != nil {
+		t.Fatal(err)
+	}
+	h.Unreserve(t.Context(), placementOf("gone"))
+	var told []string
+	for _, r := range s.requests()[1:] {
+		told = append(told, r.GetPlacement().GetName())
+	}
+	if !slices.Equal(told, []string{"p"}) {
+		t.Errorf("it is told of %v", told)
 	}
 }

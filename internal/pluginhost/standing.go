@@ -88,12 +88,14 @@ func (s *service) tellStanding(is *placeStream) error {
 		return &uses[k]
 	}
 	all := slices.DeleteFunc(now.all(), func(p Standing) bool { return useOf(p) == nil })
-	objects := make([][]byte, len(all))
+	objects, gone := make([][]byte, len(all)), make([]bool, len(all))
 	reads, ctx := errgroup.WithContext(now.ctx) // whoever asks may go meanwhile, and the next one would begin with the first of them
 	reads.SetLimit(readAtOnce)
 	for i, p := range all {
 		reads.Go(func() (err error) {
-			objects[i], err = is.objectOf(ctx, p.Pod)
+			if objects[i], err = is.objectOf(ctx, p.Pod); errors.Is(err, ErrPodGone) { // Berth is about to hear of it
+				gone[i], err = true, nil
+			}
 			return err
 		})
 	}
@@ -129,9 +131,15 @@ func (s *service) tellStanding(is *placeStream) error {
 	}
 	calls := make([]*call, len(all))
 	for i, p := range all {
+		if gone[i] {
+			continue
+		}
 		calls[i] = is.send(reserve, useOf(p).steps[reserve], p.Placement, objects[i], wake)
 	}
 	for i, c := range calls {
+		if c == nil {
+			continue
+		}
 		err := answered(c)
 		if err == nil && c.err != nil {
 			p := all[i]

@@ -276,7 +276,7 @@ func (t *term) podOf(p *placement) pluginhost.PodOf {
 		case err != nil:
 			return nil, err
 		case object == nil || string(object.UID) != p.UID:
-			return nil, errPodGone
+			return nil, pluginhost.ErrPodGone
 		}
 		object.ManagedFields = nil
 		return object, nil
