@@ -461,14 +461,14 @@ func TestAServiceThatFollowsAndOnlyReservesIsAskedAnew(t *testing.T) {
 
 // A service may take its time before it answers the first of what stands: the more stands, the more. Who takes even longer, or is not needed any more, is not waited for.
 func TestAServiceThatAnswersBehindAllThatStandsHasTimeForThat(t *testing.T) {
-	const many, timeout = 1000, 2 * time.Second
+	const many, given = 1000, 2 * time.Second
 	for name, tt := range map[string]struct {
 		answers, ends bool // whether the service answers at all, and whether the epoch ends first
 		took          time.Duration
 		want          error
 	}{
 		"in time":        {true, false, many * standingEach, nil},
-		"never":          {false, false, timeout + many*standingEach, errLate},
+		"never":          {false, false, given + many*standingEach, errLate},
 		"the epoch ends": {false, true, 0, context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -486,7 +486,7 @@ func TestAServiceThatAnswersBehindAllThatStandsHasTimeForThat(t *testing.T) {
 					first.Do(func() { time.Sleep(tt.took) })
 					return []*pluginv1.PlaceResponse{{}}
 				}}
-				h := hosting(t, s, timeout)
+				h := hosting(t, s, given)
 				h.Stands(ctx, 1, func() (out []Standing) {
 					for i := range many {
 						out = append(out, Standing{placementOf(fmt.Sprint(i)), noPod})
