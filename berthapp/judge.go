@@ -137,8 +137,7 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins, n
 		}
 		node, err := w.snapshot.Get(nodes[i])
 		if err != nil { // the API server has no such node any more: Berth will hear of it
-			if len(plugins) == 0 {
-				fail(fmt.Errorf("node %s is not known to the plugins", nodes[i]))
+			if len(plugins) == 0 { // nobody is asked
 				return
 			}
 			verdicts[i] = fwk.NewStatus(fwk.Unschedulable, "node(s) are not known to the plugins").WithPlugin(plugins[0])

@@ -173,10 +173,13 @@ func (p *profile) enterCycle(ctx context.Context) (leave func(), err error) {
 }
 
 // judge notes in which state a pod is judged. takeJudged returns that if it was the last that was, nil otherwise, and for nobody else: between a pod's verdicts and its first step no other one is judged.
-func (p *profile) judge(uid types.UID, state fwk.CycleState) { p.judged.Store(&judged{uid, state}) }
+func (p *profile) judge(uid types.UID, state fwk.CycleState) {
+	p.judged.Store(&judged{uid, state, p.shown.Load()})
+}
 
 func (p *profile) takeJudged(uid types.UID) fwk.CycleState {
 	if last := p.judged.Load(); last != nil && last.uid == uid && p.judged.CompareAndSwap(last, nil) {
+		p.shown.Store(last.saw) // a stream of steps may have begun meanwhile
 		return last.state
 	}
 	return nil
@@ -202,6 +205,9 @@ func (p *profile) refresh(ctx context.Context) error {
 		w.cache.AddNode(w.logger, n)
 	}
 	for _, pod := range p.pods.placed() {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err := w.cache.AddPod(w.logger, pod); err != nil {
 			return err
 		}
@@ -214,12 +220,9 @@ func (p *profile) refresh(ctx context.Context) error {
 }
 
 // outdated has plugins see something newer at the next step, or when somebody judges.
-func (p *profile) outdated() { p.outdatedOf(func(*view) bool { return true }) }
-
-func (p *profile) outdatedOf(is func(*view) bool) {
-	if was := p.shown.Load(); is(was) {
-		p.shown.CompareAndSwap(was, &view{was.SharedLister, was.groups, nil, true})
-	}
+func (p *profile) outdated() {
+	was := p.shown.Load()
+	p.shown.CompareAndSwap(was, &view{was.SharedLister, was.groups, true})
 }
 
 // called returns what the configuration calls a plugin.
@@ -240,8 +243,7 @@ type shown struct{ atomic.Pointer[view] }
 type view struct {
 	fwk.SharedLister
 	groups fwk.PodGroupManager
-	of     *world // nil: none that is told any more
-	ended  bool   // there may be something newer
+	ended  bool // there may be something newer
 }
 
 // NodeInfos are the nodes.

@@ -22,6 +22,7 @@ import (
 type judged struct {
 	uid   types.UID
 	state fwk.CycleState
+	saw   *view
 }
 
 // newState returns the state of an attempt that begins, as kube-scheduler's has it.
@@ -118,9 +119,6 @@ func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*p
 // take has the framework take a step. If the pod waits for plugins to permit it, it returns for how long, by plugin.
 func (s *steps) take(ctx context.Context, step *placeserver.Step, of *placement) (waiting map[string]time.Duration, status *fwk.Status) {
 	defer watch(ctx)()
-	if err := s.see(ctx); err != nil {
-		return nil, fwk.AsStatus(err)
-	}
 	f, node := s.profile.framework, step.Placement.Told.GetNode()
 	switch step.Kind {
 	case pluginv1.Step_STEP_RESERVE:
@@ -135,10 +133,14 @@ func (s *steps) take(ctx context.Context, step *placeserver.Step, of *placement)
 			return status
 		})
 	case pluginv1.Step_STEP_PRE_BIND:
+		if err := s.see(ctx); err != nil {
+			return nil, fwk.AsStatus(err)
+		}
 		status = s.preBind(ctx, of, node)
-	case pluginv1.Step_STEP_UNRESERVE:
+	case pluginv1.Step_STEP_UNRESERVE: // in any case, whatever there is to be seen
 		f.RunReservePluginsUnreserve(ctx, of.state, of.pod, node)
-	case pluginv1.Step_STEP_POST_BIND:
+	case pluginv1.Step_STEP_POST_BIND: // the same
+		_ = s.see(ctx)
 		f.RunPostBindPlugins(ctx, of.state, of.pod, node)
 	}
 	return waiting, status
@@ -151,23 +153,18 @@ func (s *steps) inCycle(ctx context.Context, run func() *fwk.Status) *fwk.Status
 		return fwk.AsStatus(err)
 	}
 	defer leave()
+	if err := s.profile.refresh(ctx); err != nil {
+		return fwk.AsStatus(fmt.Errorf("read the cluster: %w", err))
+	}
 	return run()
 }
 
-// see has plugins see the cluster, also at steps that belong to no cycle, if nothing of it has been told yet, or is any more.
+// see has plugins see the cluster at steps that belong to no cycle, if nothing of it has been told yet, or is any more.
 func (s *steps) see(ctx context.Context) error {
 	if !s.profile.shown.Load().ended {
 		return nil
 	}
-	leave, err := s.profile.enterCycle(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	if err := s.profile.refresh(ctx); err != nil {
-		return fmt.Errorf("read the cluster: %w", err)
-	}
-	return nil
+	return s.inCycle(ctx, func() *fwk.Status { return nil }).AsError()
 }
 
 // wait waits until a pod is permitted or rejected, or the placement is over.

@@ -82,12 +82,12 @@ func newWorld(ctx context.Context, p *profile, timeout time.Duration) (*world, e
 
 func (w *world) close() {
 	w.profile.judged.Store(nil) // what is begun anew begins anew
-	w.profile.outdatedOf(func(shown *view) bool { return shown.of == w })
+	w.profile.outdated()
 	w.end()
 }
 
 // show has plugins see this world, and no other one.
-func (w *world) show() { w.profile.shown.Store(&view{w.snapshot, w.cache, w, false}) }
+func (w *world) show() { w.profile.shown.Store(&view{w.snapshot, w.cache, false}) }
 
 // fold takes up what a request tells. What is forgotten goes first, so that its ids can be those of others in the same request.
 func (w *world) fold(r *pluginv1.JudgeRequest) error {
