@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync"
 )
 
 // The ports are below Linux's and macOS' ephemeral ranges: the kernel gives none of them to an outgoing connection, so a
@@ -15,19 +16,44 @@ const (
 	lastPort  = 32000
 )
 
-// FreePorts returns n distinct loopback ports, as strings, on which nobody listened a moment ago.
+// claims holds what keeps the ports that this process has chosen from being chosen again, here or in another process, before
+// somebody listens on them or while nobody does: a socket for datagrams of the same number each. They are held until the process ends.
+var claims struct {
+	mu   sync.Mutex
+	held []net.PacketConn
+}
+
+// FreePorts returns n loopback ports, as strings, on which nobody listens and which it has returned to nobody whose process runs still.
 func FreePorts(n int) ([]string, error) {
+	claims.mu.Lock()
+	defer claims.mu.Unlock()
 	var ports []string
 	for range 1000 {
 		port := strconv.Itoa(firstPort + rand.IntN(lastPort-firstPort))
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+		claim, err := claimPort(port)
 		if err != nil {
 			continue
 		}
-		defer l.Close() // held until all are chosen, so that they are distinct
+		claims.held = append(claims.held, claim)
 		if ports = append(ports, port); len(ports) == n {
 			return ports, nil
 		}
 	}
 	return nil, fmt.Errorf("find %d free ports: %w", n, errors.New("none in 1000 tries"))
+}
+
+// claimPort returns what holds a port on which nobody listens, or an error if somebody does or holds it.
+func claimPort(port string) (net.PacketConn, error) {
+	address := net.JoinHostPort("127.0.0.1", port)
+	claim, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		claim.Close()
+		return nil, err
+	}
+	l.Close()
+	return claim, nil
 }

@@ -210,19 +210,30 @@ func of(p source.Pod, in extender.Interest) source.Pod {
 // question commits a pod, wants the answer that extenders are to be asked, and returns the question.
 func (b *running) question(attempt int32, uid string) *binderv1.AskRequest {
 	b.t.Helper()
+	req, out := b.mayAsk(attempt, uid)
+	if req == nil || out.GetTurn() == 0 || out.GetAskMilliseconds() < 1000 {
+		b.t.Fatalf("the commit answers %v, want that extenders are to be asked", out)
+	}
+	return req
+}
+
+// mayAsk commits a pod, and returns the question if extenders are to be asked.
+func (b *running) mayAsk(attempt int32, uid string) (*binderv1.AskRequest, *binderv1.Outcome) {
+	b.t.Helper()
 	resp, err := b.Commit(b.t.Context(), b.request(attempt, uid))
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if out := resp.GetOutcomes()[0]; out.GetResult() != binderv1.Outcome_RESULT_ASK || out.GetTurn() == 0 || out.GetAskMilliseconds() < 1000 {
-		b.t.Fatalf("the commit answers %v, want that extenders are to be asked", out)
+	out := resp.GetOutcomes()[0]
+	if out.GetResult() != binderv1.Outcome_RESULT_ASK {
+		return nil, out
 	}
 	req := &binderv1.AskRequest{ShardRevision: 1, Version: resp.GetVersion(), Uid: uid, Attempt: attempt}
 	b.look(func(st *cluster.State) {
 		id, _ := st.PodByUID(uid)
 		req.Id = int32(id)
 	})
-	return req
+	return req, out
 }
 
 // ask asks, and returns what became of it: "assumed on a", "refused: 2 no gpu", "failed: …" or as in a commit.

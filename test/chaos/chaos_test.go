@@ -46,6 +46,9 @@ func TestNoVolumeIsTwoClaimsThroughKills(t *testing.T) {
 	survives(t, config{count: 4, source: sourceKube, only: []Kind{killRecorded, killWritten, killPrepared, killWriting}})
 }
 
+// logShown is how much of the log of a process that has ended by itself is shown, in bytes.
+const logShown = 4 << 10
+
 // survives does a short run, which must show no violation.
 func survives(t *testing.T, cfg config) {
 	t.Helper()
@@ -61,6 +64,12 @@ func survives(t *testing.T, cfg config) {
 	}
 	for _, v := range Check(entries) {
 		t.Error(v)
+	}
+	for _, e := range entries {
+		if e.Exit != nil && !e.Exit.Asked && t.Failed() {
+			log, err := os.ReadFile(filepath.Join(cfg.dir, e.Exit.Name+".log"))
+			t.Logf("%s, whose log ends with (%v):\n%s", e.Exit.Name, err, log[max(0, len(log)-logShown):])
+		}
 	}
 	s := Summarize(entries)
 	if s.Terms < 2 || s.Scheduled < 100 || s.Seated < 10 || s.Injected-s.Failed < 4 {
