@@ -56,6 +56,8 @@ type (
 		ID   PodID
 		Node string
 	}
+	// PodActivated says that a plugin wants a pending pod tried now, whatever it waits for. The state is as it was.
+	PodActivated struct{ ID PodID }
 	// PreemptionStarted nominates a pending pod to a node, marks pods of the node as its victims, and holds the pod back
 	// until PreemptionEnded.
 	PreemptionStarted struct {
@@ -119,6 +121,7 @@ func (PodBound) delta()          {}
 func (PodForgotten) delta()      {}
 func (PodRemoved) delta()        {}
 func (PodNominated) delta()      {}
+func (PodActivated) delta()      {}
 func (PreemptionStarted) delta() {}
 func (PreemptionEnded) delta()   {}
 func (ObjectSet) delta()         {}

@@ -411,6 +411,8 @@ func (s *State) check(d Delta) error {
 		}
 	case PodNominated:
 		return s.checkPhase(d.ID, Pending)
+	case PodActivated:
+		return s.checkPhase(d.ID, Pending)
 	case PreemptionStarted:
 		return s.checkPreemption(d)
 	case PreemptionEnded:

@@ -166,7 +166,7 @@ func TestWhatAPodUsesIsWhatItsNodeHasMoreOfThem(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	st := cluster.New(start)
 	used := 0
-	for range 6000 {
+	for range 12000 {
 		d := clustertest.Delta(random.IntN, st)
 		assumed, ok := d.(cluster.PodAssumed)
 		if !ok {

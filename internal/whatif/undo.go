@@ -77,7 +77,7 @@ func (w *World) remember(d cluster.Delta) error {
 		}
 	case cluster.NodeRemoved:
 		w.rememberNode(d.Index)
-	case cluster.NodeTouched: // changes nothing
+	case cluster.NodeTouched, cluster.PodActivated: // change nothing
 	case cluster.NamespaceSet:
 		w.rememberNamespace(d.Name)
 	case cluster.NamespaceRemoved:

@@ -52,6 +52,8 @@ func check(m *logv1.Delta) error {
 		return index("pod_bound.id", m.PodBound.GetId())
 	case *logv1.Delta_PodForgotten:
 		return index("pod_forgotten.id", m.PodForgotten.GetId())
+	case *logv1.Delta_PodActivated:
+		return index("pod_activated.id", m.PodActivated.GetId())
 	case *logv1.Delta_PodNominated:
 		return index("pod_nominated.id", m.PodNominated.GetId())
 	case *logv1.Delta_PreemptionStarted:

@@ -77,6 +77,8 @@ func delta(m *logv1.Delta) cluster.Delta {
 		return cluster.PodForgotten{ID: cluster.PodID(m.PodForgotten.GetId()), Reason: m.PodForgotten.GetReason()}
 	case *logv1.Delta_PodRemoved:
 		return cluster.PodRemoved{ID: cluster.PodID(m.PodRemoved.GetId())}
+	case *logv1.Delta_PodActivated:
+		return cluster.PodActivated{ID: cluster.PodID(m.PodActivated.GetId())}
 	case *logv1.Delta_PodNominated:
 		return cluster.PodNominated{ID: cluster.PodID(m.PodNominated.GetId()), Node: m.PodNominated.GetNode()}
 	case *logv1.Delta_PreemptionStarted:

@@ -69,6 +69,7 @@ var deltas = map[string]*rapid.Generator[cluster.Delta]{
 	"node_set":          of[cluster.NodeSet](),
 	"node_removed":      of[cluster.NodeRemoved](),
 	"node_touched":      of[cluster.NodeTouched](),
+	"pod_activated":     of[cluster.PodActivated](),
 	"namespace_set":     of[cluster.NamespaceSet](),
 	"namespace_removed": of[cluster.NamespaceRemoved](),
 	"pod_set":           of[cluster.PodSet](),
@@ -181,7 +182,7 @@ func TestNoFieldIsForgotten(t *testing.T) {
 		cluster.SettingsSet{}, cluster.ClassDefined{}, cluster.LabelsDefined{}, cluster.SelectorSet{}, cluster.SelectorRemoved{},
 		cluster.NodeSet{}, cluster.NodeRemoved{}, cluster.NodeTouched{}, cluster.NamespaceSet{}, cluster.NamespaceRemoved{}, cluster.PodSet{},
 		cluster.PodAssumed{}, cluster.PodBound{}, cluster.PodForgotten{}, cluster.PodRemoved{}, cluster.ImageSized{},
-		cluster.PodNominated{}, cluster.PreemptionStarted{}, cluster.PreemptionEnded{},
+		cluster.PodNominated{}, cluster.PodActivated{}, cluster.PreemptionStarted{}, cluster.PreemptionEnded{},
 		cluster.ObjectSet{Object: &cluster.Budget{}}, cluster.ObjectSet{Object: &clustertest.Made{}},
 		cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.BudgetKind}}, cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: 999}},
 	}

@@ -64,7 +64,7 @@ func (r *replay) play(d cluster.Delta) {
 	case cluster.NodeRemoved:
 		r.kube.must("remove node", r.kube.cache.RemoveNode(r.kube.logger, r.nodes[d.Index]))
 		delete(r.nodes, d.Index)
-	case cluster.NodeTouched: // only extenders read it
+	case cluster.NodeTouched, cluster.PodActivated: // of extenders and plugins, of which there are none
 	case cluster.NamespaceSet:
 		n := version(r, "namespace "+d.Name, r.script.namespaces[d.Name], func(n *v1.Namespace) bool {
 			_, labels := source.ReduceNamespace(n)

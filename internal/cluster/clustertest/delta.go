@@ -106,6 +106,9 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 			return cluster.SelectorRemoved{Kind: pick(intn, kinds), Namespace: pick(intn, namespaces), Name: pick(intn, selectors)}
 		case 20:
 			if pending := pods(cluster.Pending); len(pending) > 0 {
+				if intn.one(4) {
+					return cluster.PodActivated{ID: pick(intn, pending)}
+				}
 				return cluster.PodNominated{ID: pick(intn, pending), Node: pick(intn, append([]string{""}, nodeNames...))}
 			}
 		case 21:

@@ -62,3 +62,27 @@ func (q *Queue) Activate(now time.Time, id cluster.PodID) bool {
 	}
 	return true
 }
+
+// activated is Activate because a plugin wants it. Who is activated again before a backoff has passed since the last time has to wait for what is left of that, also if nobody else is active: so plugins
+// that do it without an end do not take the time of others.
+func (q *Queue) activated(now time.Time, id cluster.PodID) {
+	e := q.pods[id]
+	if e == nil {
+		return
+	}
+	if q.pause(e) == 0 || now.Sub(e.activated) >= q.pause(e) {
+		if e.place != Active && q.Activate(now, id) {
+			e.activated = now
+		}
+		return
+	}
+	q.unlink(e)
+	e.pressed = true
+	q.link(e)
+	switch {
+	case e.place == InFlight:
+		e.again = true
+	case e.place == Unschedulable && !e.held:
+		q.requeue(now, e, forceActivate)
+	}
+}

@@ -26,8 +26,9 @@
 //	Gated           Active          it is gated no more; Backoff instead if it has failed and backs off still
 //	any but assumed Gated           it has got gates, or its name is left to another: an attempt that runs is void
 //	Active          InFlight        Pop
-//	Backoff         InFlight        Pop, if no pod is active; not after an error, nor where extenders have had it preempt nobody
-//	Backoff         Active          its backoff is over; Activate
+//	Backoff         InFlight        Pop, if no pod is active; not after an error, nor where extenders have had it preempt nobody, or a
+//	                                plugin activates it too often
+//	Backoff         Active          its backoff is over; Activate, of a plugin too, but not again before it is over
 //	InFlight        Active          Retry; Await, if the log up to the version says nothing of it; Reset
 //	InFlight        Backoff         Fail; Reject, if what would have brought it back has happened meanwhile. Active instead if it
 //	                                does not back off any more
@@ -35,7 +36,8 @@
 //	Unschedulable   Backoff         a wake-up: a node that has changed fits or could be preempted on, a hint, a change of the
 //	                                pod itself or of what its claims are made of, its victims are gone or their node is of no use any
 //	                                more, the first node, or it has waited for too long. Active instead if its backoff is over
-//	Unschedulable   Active          Activate; its evictions have failed
+//	Unschedulable   Active          Activate, of a plugin too; Backoff instead if a plugin has it active again before that is over. Its evictions
+//	                                have failed
 //	any             assumed         the log says that it is placed
 //	assumed         Backoff         the log says that its bind failed
 //	any             gone            bound, removed, being deleted, or of another shard or scheduler by now

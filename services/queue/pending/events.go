@@ -30,6 +30,8 @@ func eventOf(st *cluster.State, d cluster.Delta) string {
 		return "AssignedPodDelete"
 	case cluster.NodeSet:
 		return nodeEvent(st, &d.Node)
+	case cluster.PodActivated:
+		return forceActivate
 	case cluster.NodeRemoved:
 		return "NodeDelete"
 	case cluster.NodeTouched:

@@ -146,6 +146,8 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 	case cluster.PodNominated:
 		q.nominate(now, st, d.ID, d.Node == "" && st.Before().Pod.Nominated != "")
 		q.noteChanged(st)
+	case cluster.PodActivated:
+		q.activated(now, d.ID)
 	case cluster.PreemptionStarted:
 		q.nominate(now, st, d.ID, false)
 		q.noteChanged(st)

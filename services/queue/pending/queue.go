@@ -121,12 +121,13 @@ type entry struct {
 
 	news // since the last attempt began
 
-	held    bool      // others are being evicted for it: it stays where it is
-	yielded bool      // another scheduler has its name at the moment
-	awaited bool      // while it is in flight: the log says what has become of it
-	first   time.Time // when it first was active; zero: never
-	flushed bool      // nothing but the flush has brought it back since its last attempt
-	rank    rank      // in the order it is in
+	held      bool      // others are being evicted for it: it stays where it is
+	yielded   bool      // another scheduler has its name at the moment
+	awaited   bool      // while it is in flight: the log says what has become of it
+	first     time.Time // when it first was active; zero: never
+	activated time.Time // when a plugin has last made it active; zero: never
+	flushed   bool      // nothing but the flush has brought it back since its last attempt
+	rank      rank      // in the order it is in
 }
 
 // said is what the last attempt said, and what follows from that: one is forgotten with the other.
@@ -151,6 +152,7 @@ type news struct {
 	changed bool             // it is judged by other things
 	again   bool             // it is to be tried again, whatever that attempt says
 	resigns bool             // its nomination is about to end by its own attempt's word, which is no news
+	pressed bool             // a plugin has activated it more often than it lets: its backoff is not cut short
 	hinted  engine.Rejectors // that would queue it
 	heard   cluster.Seq      // hinted knows of what happened until then; what happened before the pod came to its place is no news
 }
@@ -572,7 +574,7 @@ func (q *Queue) order(e *entry) *orderedPods {
 		return &q.active
 	case e.place == InFlight && !e.awaited:
 		return &q.running
-	case e.place == Backoff && (e.errors > 0 || e.asked):
+	case e.place == Backoff && (e.errors > 0 || e.asked || e.pressed):
 		return &q.whole
 	case e.place == Backoff:
 		return &q.backoff

@@ -322,6 +322,7 @@ type Delta struct {
 	//	*Delta_ObjectSet
 	//	*Delta_ObjectRemoved
 	//	*Delta_NodeTouched
+	//	*Delta_PodActivated
 	Change        isDelta_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -571,6 +572,15 @@ func (x *Delta) GetNodeTouched() *NodeTouched {
 	return nil
 }
 
+func (x *Delta) GetPodActivated() *PodActivated {
+	if x != nil {
+		if x, ok := x.Change.(*Delta_PodActivated); ok {
+			return x.PodActivated
+		}
+	}
+	return nil
+}
+
 type isDelta_Change interface {
 	isDelta_Change()
 }
@@ -691,6 +701,11 @@ type Delta_NodeTouched struct {
 	NodeTouched *NodeTouched `protobuf:"bytes,23,opt,name=node_touched,json=nodeTouched,proto3,oneof"`
 }
 
+type Delta_PodActivated struct {
+	// A pod is to be tried now, whatever it waits for, as a plugin says. Only where there are plugin services.
+	PodActivated *PodActivated `protobuf:"bytes,24,opt,name=pod_activated,json=podActivated,proto3,oneof"`
+}
+
 func (*Delta_Settings) isDelta_Change() {}
 
 func (*Delta_ClassDefined) isDelta_Change() {}
@@ -736,6 +751,8 @@ func (*Delta_ObjectSet) isDelta_Change() {}
 func (*Delta_ObjectRemoved) isDelta_Change() {}
 
 func (*Delta_NodeTouched) isDelta_Change() {}
+
+func (*Delta_PodActivated) isDelta_Change() {}
 
 // Settings are what all roles of an epoch must agree on. The binder says them at the start, and again when it gains or loses
 // a name.
@@ -2955,6 +2972,52 @@ func (x *NodeTouched) GetIndex() int32 {
 	return 0
 }
 
+// PodActivated changes nothing: the pod waits for it.
+type PodActivated struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pod's id.
+	Id            int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodActivated) Reset() {
+	*x = PodActivated{}
+	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodActivated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodActivated) ProtoMessage() {}
+
+func (x *PodActivated) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodActivated.ProtoReflect.Descriptor instead.
+func (*PodActivated) Descriptor() ([]byte, []int) {
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *PodActivated) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 // NamespaceSet is a namespace, whole.
 type NamespaceSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2968,7 +3031,7 @@ type NamespaceSet struct {
 
 func (x *NamespaceSet) Reset() {
 	*x = NamespaceSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	mi := &file_berth_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +3043,7 @@ func (x *NamespaceSet) String() string {
 func (*NamespaceSet) ProtoMessage() {}
 
 func (x *NamespaceSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[31]
+	mi := &file_berth_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +3056,7 @@ func (x *NamespaceSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceSet.ProtoReflect.Descriptor instead.
 func (*NamespaceSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NamespaceSet) GetName() string {
@@ -3021,7 +3084,7 @@ type NamespaceRemoved struct {
 
 func (x *NamespaceRemoved) Reset() {
 	*x = NamespaceRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[32]
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3033,7 +3096,7 @@ func (x *NamespaceRemoved) String() string {
 func (*NamespaceRemoved) ProtoMessage() {}
 
 func (x *NamespaceRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[32]
+	mi := &file_berth_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3046,7 +3109,7 @@ func (x *NamespaceRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceRemoved.ProtoReflect.Descriptor instead.
 func (*NamespaceRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NamespaceRemoved) GetName() string {
@@ -3109,7 +3172,7 @@ type PodSet struct {
 
 func (x *PodSet) Reset() {
 	*x = PodSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3121,7 +3184,7 @@ func (x *PodSet) String() string {
 func (*PodSet) ProtoMessage() {}
 
 func (x *PodSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[33]
+	mi := &file_berth_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3134,7 +3197,7 @@ func (x *PodSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodSet.ProtoReflect.Descriptor instead.
 func (*PodSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PodSet) GetId() int32 {
@@ -3299,7 +3362,7 @@ type VolumeChoice struct {
 
 func (x *VolumeChoice) Reset() {
 	*x = VolumeChoice{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3311,7 +3374,7 @@ func (x *VolumeChoice) String() string {
 func (*VolumeChoice) ProtoMessage() {}
 
 func (x *VolumeChoice) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[34]
+	mi := &file_berth_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3324,7 +3387,7 @@ func (x *VolumeChoice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeChoice.ProtoReflect.Descriptor instead.
 func (*VolumeChoice) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *VolumeChoice) GetClaim() string {
@@ -3367,7 +3430,7 @@ type BudgetSet struct {
 
 func (x *BudgetSet) Reset() {
 	*x = BudgetSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3379,7 +3442,7 @@ func (x *BudgetSet) String() string {
 func (*BudgetSet) ProtoMessage() {}
 
 func (x *BudgetSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[35]
+	mi := &file_berth_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3392,7 +3455,7 @@ func (x *BudgetSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetSet.ProtoReflect.Descriptor instead.
 func (*BudgetSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BudgetSet) GetNamespace() string {
@@ -3443,7 +3506,7 @@ type BudgetRemoved struct {
 
 func (x *BudgetRemoved) Reset() {
 	*x = BudgetRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[36]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3455,7 +3518,7 @@ func (x *BudgetRemoved) String() string {
 func (*BudgetRemoved) ProtoMessage() {}
 
 func (x *BudgetRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[36]
+	mi := &file_berth_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3468,7 +3531,7 @@ func (x *BudgetRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetRemoved.ProtoReflect.Descriptor instead.
 func (*BudgetRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BudgetRemoved) GetNamespace() string {
@@ -3503,7 +3566,7 @@ type ObjectSet struct {
 
 func (x *ObjectSet) Reset() {
 	*x = ObjectSet{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[37]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +3578,7 @@ func (x *ObjectSet) String() string {
 func (*ObjectSet) ProtoMessage() {}
 
 func (x *ObjectSet) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[37]
+	mi := &file_berth_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +3591,7 @@ func (x *ObjectSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectSet.ProtoReflect.Descriptor instead.
 func (*ObjectSet) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ObjectSet) GetKind() int32 {
@@ -3574,7 +3637,7 @@ type ObjectRemoved struct {
 
 func (x *ObjectRemoved) Reset() {
 	*x = ObjectRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[38]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3586,7 +3649,7 @@ func (x *ObjectRemoved) String() string {
 func (*ObjectRemoved) ProtoMessage() {}
 
 func (x *ObjectRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[38]
+	mi := &file_berth_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3599,7 +3662,7 @@ func (x *ObjectRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectRemoved.ProtoReflect.Descriptor instead.
 func (*ObjectRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ObjectRemoved) GetKind() int32 {
@@ -3636,7 +3699,7 @@ type PodNominated struct {
 
 func (x *PodNominated) Reset() {
 	*x = PodNominated{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[39]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3648,7 +3711,7 @@ func (x *PodNominated) String() string {
 func (*PodNominated) ProtoMessage() {}
 
 func (x *PodNominated) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[39]
+	mi := &file_berth_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3661,7 +3724,7 @@ func (x *PodNominated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNominated.ProtoReflect.Descriptor instead.
 func (*PodNominated) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PodNominated) GetId() int32 {
@@ -3693,7 +3756,7 @@ type PreemptionStarted struct {
 
 func (x *PreemptionStarted) Reset() {
 	*x = PreemptionStarted{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[40]
+	mi := &file_berth_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3705,7 +3768,7 @@ func (x *PreemptionStarted) String() string {
 func (*PreemptionStarted) ProtoMessage() {}
 
 func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[40]
+	mi := &file_berth_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3718,7 +3781,7 @@ func (x *PreemptionStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionStarted.ProtoReflect.Descriptor instead.
 func (*PreemptionStarted) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PreemptionStarted) GetId() int32 {
@@ -3757,7 +3820,7 @@ type PreemptionEnded struct {
 
 func (x *PreemptionEnded) Reset() {
 	*x = PreemptionEnded{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[41]
+	mi := &file_berth_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3769,7 +3832,7 @@ func (x *PreemptionEnded) String() string {
 func (*PreemptionEnded) ProtoMessage() {}
 
 func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[41]
+	mi := &file_berth_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3782,7 +3845,7 @@ func (x *PreemptionEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptionEnded.ProtoReflect.Descriptor instead.
 func (*PreemptionEnded) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PreemptionEnded) GetId() int32 {
@@ -3823,7 +3886,7 @@ type PodAssumed struct {
 
 func (x *PodAssumed) Reset() {
 	*x = PodAssumed{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[42]
+	mi := &file_berth_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3835,7 +3898,7 @@ func (x *PodAssumed) String() string {
 func (*PodAssumed) ProtoMessage() {}
 
 func (x *PodAssumed) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[42]
+	mi := &file_berth_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3848,7 +3911,7 @@ func (x *PodAssumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodAssumed.ProtoReflect.Descriptor instead.
 func (*PodAssumed) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PodAssumed) GetId() int32 {
@@ -3890,7 +3953,7 @@ type PodBound struct {
 
 func (x *PodBound) Reset() {
 	*x = PodBound{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[43]
+	mi := &file_berth_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3902,7 +3965,7 @@ func (x *PodBound) String() string {
 func (*PodBound) ProtoMessage() {}
 
 func (x *PodBound) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[43]
+	mi := &file_berth_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3915,7 +3978,7 @@ func (x *PodBound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodBound.ProtoReflect.Descriptor instead.
 func (*PodBound) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PodBound) GetId() int32 {
@@ -3938,7 +4001,7 @@ type PodForgotten struct {
 
 func (x *PodForgotten) Reset() {
 	*x = PodForgotten{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[44]
+	mi := &file_berth_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4013,7 @@ func (x *PodForgotten) String() string {
 func (*PodForgotten) ProtoMessage() {}
 
 func (x *PodForgotten) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[44]
+	mi := &file_berth_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4026,7 @@ func (x *PodForgotten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodForgotten.ProtoReflect.Descriptor instead.
 func (*PodForgotten) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PodForgotten) GetId() int32 {
@@ -3991,7 +4054,7 @@ type PodRemoved struct {
 
 func (x *PodRemoved) Reset() {
 	*x = PodRemoved{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[45]
+	mi := &file_berth_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4003,7 +4066,7 @@ func (x *PodRemoved) String() string {
 func (*PodRemoved) ProtoMessage() {}
 
 func (x *PodRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[45]
+	mi := &file_berth_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4016,7 +4079,7 @@ func (x *PodRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRemoved.ProtoReflect.Descriptor instead.
 func (*PodRemoved) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PodRemoved) GetId() int32 {
@@ -4039,7 +4102,7 @@ type ImageSized struct {
 
 func (x *ImageSized) Reset() {
 	*x = ImageSized{}
-	mi := &file_berth_log_v1_log_proto_msgTypes[46]
+	mi := &file_berth_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4051,7 +4114,7 @@ func (x *ImageSized) String() string {
 func (*ImageSized) ProtoMessage() {}
 
 func (x *ImageSized) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_log_v1_log_proto_msgTypes[46]
+	mi := &file_berth_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4064,7 +4127,7 @@ func (x *ImageSized) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageSized.ProtoReflect.Descriptor instead.
 func (*ImageSized) Descriptor() ([]byte, []int) {
-	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_berth_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ImageSized) GetName() string {
@@ -4105,7 +4168,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x13KIND_SNAPSHOT_FIRST\x10\x02\x12\x16\n" +
 	"\x12KIND_SNAPSHOT_MORE\x10\x03\x12\x16\n" +
 	"\x12KIND_SNAPSHOT_LAST\x10\x04\x12\x12\n" +
-	"\x0eKIND_HEARTBEAT\x10\x05\"\xe5\v\n" +
+	"\x0eKIND_HEARTBEAT\x10\x05\"\xa8\f\n" +
 	"\x05Delta\x124\n" +
 	"\bsettings\x18\x01 \x01(\v2\x16.berth.log.v1.SettingsH\x00R\bsettings\x12A\n" +
 	"\rclass_defined\x18\x02 \x01(\v2\x1a.berth.log.v1.ClassDefinedH\x00R\fclassDefined\x122\n" +
@@ -4135,7 +4198,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"object_set\x18\x15 \x01(\v2\x17.berth.log.v1.ObjectSetH\x00R\tobjectSet\x12D\n" +
 	"\x0eobject_removed\x18\x16 \x01(\v2\x1b.berth.log.v1.ObjectRemovedH\x00R\robjectRemoved\x12>\n" +
-	"\fnode_touched\x18\x17 \x01(\v2\x19.berth.log.v1.NodeTouchedH\x00R\vnodeTouchedB\b\n" +
+	"\fnode_touched\x18\x17 \x01(\v2\x19.berth.log.v1.NodeTouchedH\x00R\vnodeTouched\x12A\n" +
+	"\rpod_activated\x18\x18 \x01(\v2\x1a.berth.log.v1.PodActivatedH\x00R\fpodActivatedB\b\n" +
 	"\x06change\"\x96\x03\n" +
 	"\bSettings\x12\x16\n" +
 	"\x06shards\x18\x01 \x01(\x05R\x06shards\x12\x12\n" +
@@ -4309,7 +4373,9 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\vNodeRemoved\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\"#\n" +
 	"\vNodeTouched\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x05R\x05index\"O\n" +
+	"\x05index\x18\x01 \x01(\x05R\x05index\"\x1e\n" +
+	"\fPodActivated\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\"O\n" +
 	"\fNamespaceSet\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x06labels\x18\x02 \x03(\v2\x13.berth.log.v1.LabelR\x06labels\"&\n" +
@@ -4409,7 +4475,7 @@ func file_berth_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_berth_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_berth_log_v1_log_proto_goTypes = []any{
 	(FollowResponse_Kind)(0),  // 0: berth.log.v1.FollowResponse.Kind
 	(*Version)(nil),           // 1: berth.log.v1.Version
@@ -4443,22 +4509,23 @@ var file_berth_log_v1_log_proto_goTypes = []any{
 	(*Image)(nil),             // 29: berth.log.v1.Image
 	(*NodeRemoved)(nil),       // 30: berth.log.v1.NodeRemoved
 	(*NodeTouched)(nil),       // 31: berth.log.v1.NodeTouched
-	(*NamespaceSet)(nil),      // 32: berth.log.v1.NamespaceSet
-	(*NamespaceRemoved)(nil),  // 33: berth.log.v1.NamespaceRemoved
-	(*PodSet)(nil),            // 34: berth.log.v1.PodSet
-	(*VolumeChoice)(nil),      // 35: berth.log.v1.VolumeChoice
-	(*BudgetSet)(nil),         // 36: berth.log.v1.BudgetSet
-	(*BudgetRemoved)(nil),     // 37: berth.log.v1.BudgetRemoved
-	(*ObjectSet)(nil),         // 38: berth.log.v1.ObjectSet
-	(*ObjectRemoved)(nil),     // 39: berth.log.v1.ObjectRemoved
-	(*PodNominated)(nil),      // 40: berth.log.v1.PodNominated
-	(*PreemptionStarted)(nil), // 41: berth.log.v1.PreemptionStarted
-	(*PreemptionEnded)(nil),   // 42: berth.log.v1.PreemptionEnded
-	(*PodAssumed)(nil),        // 43: berth.log.v1.PodAssumed
-	(*PodBound)(nil),          // 44: berth.log.v1.PodBound
-	(*PodForgotten)(nil),      // 45: berth.log.v1.PodForgotten
-	(*PodRemoved)(nil),        // 46: berth.log.v1.PodRemoved
-	(*ImageSized)(nil),        // 47: berth.log.v1.ImageSized
+	(*PodActivated)(nil),      // 32: berth.log.v1.PodActivated
+	(*NamespaceSet)(nil),      // 33: berth.log.v1.NamespaceSet
+	(*NamespaceRemoved)(nil),  // 34: berth.log.v1.NamespaceRemoved
+	(*PodSet)(nil),            // 35: berth.log.v1.PodSet
+	(*VolumeChoice)(nil),      // 36: berth.log.v1.VolumeChoice
+	(*BudgetSet)(nil),         // 37: berth.log.v1.BudgetSet
+	(*BudgetRemoved)(nil),     // 38: berth.log.v1.BudgetRemoved
+	(*ObjectSet)(nil),         // 39: berth.log.v1.ObjectSet
+	(*ObjectRemoved)(nil),     // 40: berth.log.v1.ObjectRemoved
+	(*PodNominated)(nil),      // 41: berth.log.v1.PodNominated
+	(*PreemptionStarted)(nil), // 42: berth.log.v1.PreemptionStarted
+	(*PreemptionEnded)(nil),   // 43: berth.log.v1.PreemptionEnded
+	(*PodAssumed)(nil),        // 44: berth.log.v1.PodAssumed
+	(*PodBound)(nil),          // 45: berth.log.v1.PodBound
+	(*PodForgotten)(nil),      // 46: berth.log.v1.PodForgotten
+	(*PodRemoved)(nil),        // 47: berth.log.v1.PodRemoved
+	(*ImageSized)(nil),        // 48: berth.log.v1.ImageSized
 }
 var file_berth_log_v1_log_proto_depIdxs = []int32{
 	1,  // 0: berth.log.v1.FollowRequest.from:type_name -> berth.log.v1.Version
@@ -4469,73 +4536,74 @@ var file_berth_log_v1_log_proto_depIdxs = []int32{
 	9,  // 5: berth.log.v1.Delta.class_defined:type_name -> berth.log.v1.ClassDefined
 	28, // 6: berth.log.v1.Delta.node_set:type_name -> berth.log.v1.NodeSet
 	30, // 7: berth.log.v1.Delta.node_removed:type_name -> berth.log.v1.NodeRemoved
-	32, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
-	33, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
-	34, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
-	43, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
-	44, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
-	45, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
-	46, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
-	47, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
+	33, // 8: berth.log.v1.Delta.namespace_set:type_name -> berth.log.v1.NamespaceSet
+	34, // 9: berth.log.v1.Delta.namespace_removed:type_name -> berth.log.v1.NamespaceRemoved
+	35, // 10: berth.log.v1.Delta.pod_set:type_name -> berth.log.v1.PodSet
+	44, // 11: berth.log.v1.Delta.pod_assumed:type_name -> berth.log.v1.PodAssumed
+	45, // 12: berth.log.v1.Delta.pod_bound:type_name -> berth.log.v1.PodBound
+	46, // 13: berth.log.v1.Delta.pod_forgotten:type_name -> berth.log.v1.PodForgotten
+	47, // 14: berth.log.v1.Delta.pod_removed:type_name -> berth.log.v1.PodRemoved
+	48, // 15: berth.log.v1.Delta.image_sized:type_name -> berth.log.v1.ImageSized
 	16, // 16: berth.log.v1.Delta.labels_defined:type_name -> berth.log.v1.LabelsDefined
 	18, // 17: berth.log.v1.Delta.selector_set:type_name -> berth.log.v1.SelectorSet
 	19, // 18: berth.log.v1.Delta.selector_removed:type_name -> berth.log.v1.SelectorRemoved
-	36, // 19: berth.log.v1.Delta.budget_set:type_name -> berth.log.v1.BudgetSet
-	37, // 20: berth.log.v1.Delta.budget_removed:type_name -> berth.log.v1.BudgetRemoved
-	40, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
-	41, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
-	42, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
-	38, // 24: berth.log.v1.Delta.object_set:type_name -> berth.log.v1.ObjectSet
-	39, // 25: berth.log.v1.Delta.object_removed:type_name -> berth.log.v1.ObjectRemoved
+	37, // 19: berth.log.v1.Delta.budget_set:type_name -> berth.log.v1.BudgetSet
+	38, // 20: berth.log.v1.Delta.budget_removed:type_name -> berth.log.v1.BudgetRemoved
+	41, // 21: berth.log.v1.Delta.pod_nominated:type_name -> berth.log.v1.PodNominated
+	42, // 22: berth.log.v1.Delta.preemption_started:type_name -> berth.log.v1.PreemptionStarted
+	43, // 23: berth.log.v1.Delta.preemption_ended:type_name -> berth.log.v1.PreemptionEnded
+	39, // 24: berth.log.v1.Delta.object_set:type_name -> berth.log.v1.ObjectSet
+	40, // 25: berth.log.v1.Delta.object_removed:type_name -> berth.log.v1.ObjectRemoved
 	31, // 26: berth.log.v1.Delta.node_touched:type_name -> berth.log.v1.NodeTouched
-	6,  // 27: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
-	7,  // 28: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
-	7,  // 29: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
-	8,  // 30: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
-	24, // 31: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
-	26, // 32: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
-	15, // 33: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
-	8,  // 34: berth.log.v1.Profile.storage_shape:type_name -> berth.log.v1.ShapePoint
-	10, // 35: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
-	20, // 36: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
-	20, // 37: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
-	22, // 38: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
-	21, // 39: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
-	24, // 40: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
-	26, // 41: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
-	27, // 42: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
-	13, // 43: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
-	13, // 44: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
-	14, // 45: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	14, // 46: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
-	15, // 47: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
-	11, // 48: berth.log.v1.ClassSpec.disks:type_name -> berth.log.v1.Disk
-	25, // 49: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
-	12, // 50: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
-	12, // 51: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
-	13, // 52: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
-	12, // 53: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
-	21, // 54: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
-	17, // 55: berth.log.v1.LabelsDefined.claims:type_name -> berth.log.v1.PodClaim
-	12, // 56: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
-	25, // 57: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
-	25, // 58: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
-	24, // 59: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
-	21, // 60: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
-	23, // 61: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
-	20, // 62: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
-	29, // 63: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
-	21, // 64: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
-	35, // 65: berth.log.v1.PodSet.volumes:type_name -> berth.log.v1.VolumeChoice
-	12, // 66: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
-	35, // 67: berth.log.v1.PodAssumed.volumes:type_name -> berth.log.v1.VolumeChoice
-	2,  // 68: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
-	3,  // 69: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
-	69, // [69:70] is the sub-list for method output_type
-	68, // [68:69] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	32, // 27: berth.log.v1.Delta.pod_activated:type_name -> berth.log.v1.PodActivated
+	6,  // 28: berth.log.v1.Settings.profiles:type_name -> berth.log.v1.Profile
+	7,  // 29: berth.log.v1.Profile.weights:type_name -> berth.log.v1.PluginWeight
+	7,  // 30: berth.log.v1.Profile.fit_resources:type_name -> berth.log.v1.PluginWeight
+	8,  // 31: berth.log.v1.Profile.shape:type_name -> berth.log.v1.ShapePoint
+	24, // 32: berth.log.v1.Profile.added_required:type_name -> berth.log.v1.NodeSelectorTerm
+	26, // 33: berth.log.v1.Profile.added_preferred:type_name -> berth.log.v1.PreferredTerm
+	15, // 34: berth.log.v1.Profile.default_spread:type_name -> berth.log.v1.SpreadConstraint
+	8,  // 35: berth.log.v1.Profile.storage_shape:type_name -> berth.log.v1.ShapePoint
+	10, // 36: berth.log.v1.ClassDefined.spec:type_name -> berth.log.v1.ClassSpec
+	20, // 37: berth.log.v1.ClassSpec.requests:type_name -> berth.log.v1.Quantity
+	20, // 38: berth.log.v1.ClassSpec.score_requests:type_name -> berth.log.v1.Quantity
+	22, // 39: berth.log.v1.ClassSpec.tolerations:type_name -> berth.log.v1.Toleration
+	21, // 40: berth.log.v1.ClassSpec.node_selector:type_name -> berth.log.v1.Label
+	24, // 41: berth.log.v1.ClassSpec.required:type_name -> berth.log.v1.NodeSelectorTerm
+	26, // 42: berth.log.v1.ClassSpec.preferred:type_name -> berth.log.v1.PreferredTerm
+	27, // 43: berth.log.v1.ClassSpec.host_ports:type_name -> berth.log.v1.HostPort
+	13, // 44: berth.log.v1.ClassSpec.affinity:type_name -> berth.log.v1.PodTerm
+	13, // 45: berth.log.v1.ClassSpec.anti_affinity:type_name -> berth.log.v1.PodTerm
+	14, // 46: berth.log.v1.ClassSpec.preferred_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	14, // 47: berth.log.v1.ClassSpec.preferred_anti_affinity:type_name -> berth.log.v1.WeightedPodTerm
+	15, // 48: berth.log.v1.ClassSpec.spread:type_name -> berth.log.v1.SpreadConstraint
+	11, // 49: berth.log.v1.ClassSpec.disks:type_name -> berth.log.v1.Disk
+	25, // 50: berth.log.v1.LabelSelector.requirements:type_name -> berth.log.v1.Requirement
+	12, // 51: berth.log.v1.PodTerm.namespace_selector:type_name -> berth.log.v1.LabelSelector
+	12, // 52: berth.log.v1.PodTerm.selector:type_name -> berth.log.v1.LabelSelector
+	13, // 53: berth.log.v1.WeightedPodTerm.term:type_name -> berth.log.v1.PodTerm
+	12, // 54: berth.log.v1.SpreadConstraint.selector:type_name -> berth.log.v1.LabelSelector
+	21, // 55: berth.log.v1.LabelsDefined.labels:type_name -> berth.log.v1.Label
+	17, // 56: berth.log.v1.LabelsDefined.claims:type_name -> berth.log.v1.PodClaim
+	12, // 57: berth.log.v1.SelectorSet.selector:type_name -> berth.log.v1.LabelSelector
+	25, // 58: berth.log.v1.NodeSelectorTerm.expressions:type_name -> berth.log.v1.Requirement
+	25, // 59: berth.log.v1.NodeSelectorTerm.fields:type_name -> berth.log.v1.Requirement
+	24, // 60: berth.log.v1.PreferredTerm.term:type_name -> berth.log.v1.NodeSelectorTerm
+	21, // 61: berth.log.v1.NodeSet.labels:type_name -> berth.log.v1.Label
+	23, // 62: berth.log.v1.NodeSet.taints:type_name -> berth.log.v1.Taint
+	20, // 63: berth.log.v1.NodeSet.allocatable:type_name -> berth.log.v1.Quantity
+	29, // 64: berth.log.v1.NodeSet.images:type_name -> berth.log.v1.Image
+	21, // 65: berth.log.v1.NamespaceSet.labels:type_name -> berth.log.v1.Label
+	36, // 66: berth.log.v1.PodSet.volumes:type_name -> berth.log.v1.VolumeChoice
+	12, // 67: berth.log.v1.BudgetSet.selector:type_name -> berth.log.v1.LabelSelector
+	36, // 68: berth.log.v1.PodAssumed.volumes:type_name -> berth.log.v1.VolumeChoice
+	2,  // 69: berth.log.v1.LogService.Follow:input_type -> berth.log.v1.FollowRequest
+	3,  // 70: berth.log.v1.LogService.Follow:output_type -> berth.log.v1.FollowResponse
+	70, // [70:71] is the sub-list for method output_type
+	69, // [69:70] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_berth_log_v1_log_proto_init() }
@@ -4567,6 +4635,7 @@ func file_berth_log_v1_log_proto_init() {
 		(*Delta_ObjectSet)(nil),
 		(*Delta_ObjectRemoved)(nil),
 		(*Delta_NodeTouched)(nil),
+		(*Delta_PodActivated)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4574,7 +4643,7 @@ func file_berth_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_log_v1_log_proto_rawDesc), len(file_berth_log_v1_log_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,89 @@
+package pending
+
+import (
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// refused is that an attempt finds no node, and that nothing but a change of the pod can bring it back.
+func refused(st *cluster.State) Diagnosis {
+	return Diagnosis{Wake: WhenChanged, Version: st.Version(), Verdicts: []engine.VerdictCount{{Plugin: "Plugin", Reason: "no", Count: 1}}}
+}
+
+// A plugin makes a pod active that is unschedulable or backs off, and one whose attempt is running comes back if that places nothing.
+func TestAPluginActivatesAPod(t *testing.T) {
+	now := time.Unix(1000, 0)
+	activated := cluster.PodActivated{ID: 0}
+	for name, c := range map[string]struct {
+		before func(*Queue, *cluster.State, Attempt)
+		want   Place
+	}{
+		"it is unschedulable": {func(q *Queue, st *cluster.State, a Attempt) { q.Reject(now, st, a, refused(st)) }, Active},
+		"it has failed":       {func(q *Queue, _ *cluster.State, a Attempt) { q.Fail(now, a, "broken") }, Active},
+		"it is active":        {func(q *Queue, _ *cluster.State, a Attempt) { q.Retry(now, a) }, Active},
+		"it is in flight":     {func(*Queue, *cluster.State, Attempt) {}, InFlight},
+		"it has gates": {func(q *Queue, st *cluster.State, _ Attempt) {
+			apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Gates: []string{"g"}}})
+		}, Gated},
+		"others are evicted for it": {func(q *Queue, st *cluster.State, a Attempt) {
+			q.Reject(now, st, a, refused(st))
+			apply(t, q, st, now,
+				cluster.PodSet{ID: 2, Pod: cluster.Pod{UID: "victim", Name: "victim", NodeName: "n1", Priority: -1}},
+				cluster.PreemptionStarted{ID: 0, Node: 0, Victims: []cluster.PodID{2}})
+		}, Unschedulable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, st, a := onePod(t, now)
+			c.before(q, st, a)
+			apply(t, q, st, now, activated)
+			if got := place(t, q); got != c.want {
+				t.Errorf("it is %v, want %v", got, c.want)
+			}
+		})
+	}
+	t.Run("amid its attempt", func(t *testing.T) {
+		q, st, a := onePod(t, now)
+		apply(t, q, st, now, activated)
+		q.Reject(now, st, a, refused(st))
+		if got := place(t, q); got != Backoff {
+			t.Errorf("it is %v", got)
+		}
+	})
+	t.Run("before its attempt", func(t *testing.T) {
+		q, st, a := onePod(t, now)
+		q.Retry(now, a)
+		apply(t, q, st, now, activated)
+		a = pop(t, q, now)
+		q.Reject(now, st, a, refused(st))
+		if got := place(t, q); got != Unschedulable {
+			t.Errorf("it is %v", got)
+		}
+	})
+}
+
+// A pod that a plugin activates again and again is tried once more at once, and then no more often than its backoff has it.
+func TestAPodThatAPluginActivatesWithoutAnEndBacksOff(t *testing.T) {
+	start := time.Unix(1000, 0)
+	now := start
+	q, st, a := onePod(t, now)
+	q.Reject(now, st, a, refused(st))
+	var tried []string
+	for ; now.Before(start.Add(20 * time.Second)); now = now.Add(50 * time.Millisecond) {
+		apply(t, q, st, now, cluster.PodActivated{ID: 0})
+		for _, a := range q.Pop(now, 1) {
+			if len(tried)%2 == 1 {
+				apply(t, q, st, now, cluster.PodActivated{ID: 0})
+			}
+			tried = append(tried, now.Sub(start).String())
+			q.Reject(now, st, a, refused(st))
+		}
+	}
+	if diff := gocmp.Diff([]string{"0s", "2s", "6s", "14s"}, tried); diff != "" { // backoffs are 2 s, 4 s, 8 s
+		t.Errorf("attempts (-want +got):\n%s", diff)
+	}
+}
