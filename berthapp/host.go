@@ -133,7 +133,7 @@ func (p *plugins) serve(ctx context.Context, cfg *loaded, schedulerName string, 
 	made := time.AfterFunc(madeWithin, func() {
 		hangs(fmt.Sprintf("they have not been made, or have not read the cluster, within %v", madeWithin))
 	})
-	profile, err := p.start(ctx, cfg, schedulerName)
+	profile, err := p.start(ctx, cfg, schedulerName, h.placing.Activate)
 	made.Stop()
 	if err != nil {
 		return err

@@ -154,6 +154,8 @@ type profile struct {
 	shown     shown
 	pods      *podStore
 	nodes     corelisters.NodeLister // nil: no plugin takes a step
+	permits   bool                   // some plugin does
+	activate  func(uids ...string)   // has Berth try pods now
 	cycle     chan struct{}          // who has put something in runs what belongs to a scheduling cycle
 	judged    atomic.Pointer[judged] // last
 	end       func()                 // and waits
@@ -225,6 +227,17 @@ func (p *profile) outdated() {
 	p.shown.CompareAndSwap(was, &view{was.SharedLister, was.groups, true})
 }
 
+// Activate has Berth try pods now, whatever they wait for. It is what a Handle has.
+func (p *profile) Activate(_ klog.Logger, pods map[string]*v1.Pod) {
+	uids := make([]string, 0, len(pods))
+	for _, pod := range pods {
+		if pod != nil {
+			uids = append(uids, string(pod.UID))
+		}
+	}
+	p.activate(uids...)
+}
+
 // called returns what the configuration calls a plugin.
 func (p *profile) called(name, otherwise string) string {
 	if name == "" {
@@ -255,13 +268,14 @@ func (s *shown) StorageInfos() fwk.StorageInfoLister { return s.Load().StorageIn
 // PodGroupStates are those of the pods that are told.
 func (s *shown) PodGroupStates() fwk.PodGroupStateLister { return s.Load().groups.PodGroupStates() }
 
-// start makes the plugins of a profile, and has them read what they want to know of the cluster.
-func (p *plugins) start(ctx context.Context, cfg *loaded, schedulerName string) (*profile, error) {
+// start makes the plugins of a profile, and has them read what they want to know of the cluster. Activate hears which pods they want tried now.
+func (p *plugins) start(ctx context.Context, cfg *loaded, schedulerName string, activate func(uids ...string)) (*profile, error) {
 	at := slices.IndexFunc(cfg.Profiles, func(p config.KubeSchedulerProfile) bool { return p.SchedulerName == schedulerName })
 	if at < 0 {
 		return nil, fmt.Errorf("there is no profile with the scheduler name %q", schedulerName)
 	}
 	m := p.newMaker(ctx, cfg)
+	m.activate = activate
 	profile, err := m.make(p.stripped(&cfg.Profiles[at]))
 	if err != nil {
 		m.end()
@@ -292,6 +306,7 @@ type maker struct {
 	cfg     *loaded
 	made    map[string]fwk.Plugin
 
+	activate  func(uids ...string)
 	ctx       context.Context
 	cancel    context.CancelFunc
 	informers informers.SharedInformerFactory
@@ -302,7 +317,7 @@ type maker struct {
 }
 
 func (p *plugins) newMaker(ctx context.Context, cfg *loaded) *maker {
-	m := &maker{plugins: p, cfg: cfg, made: make(map[string]fwk.Plugin)}
+	m := &maker{plugins: p, cfg: cfg, made: make(map[string]fwk.Plugin), activate: func(...string) {}}
 	m.ctx, m.cancel = context.WithCancel(ctx)
 	m.informers = scheduler.NewInformerFactory(cfg.client, 0)
 	m.measures = metrics.NewMetricsAsyncRecorder(1000, measuresEvery, m.ctx.Done())
@@ -334,7 +349,7 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &profile{nameOf: make(map[string]string), points: make(map[string][]string), pods: m.pods, cycle: make(chan struct{}, 1)}
+	p := &profile{nameOf: make(map[string]string), points: make(map[string][]string), pods: m.pods, activate: m.activate, cycle: make(chan struct{}, 1)}
 	nobody, err := newWorld(m.ctx, p, 0)
 	if err != nil {
 		return nil, err
@@ -347,7 +362,7 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 		frameworkruntime.WithSharedDRAManager(resources),
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(m.informers.Storage().V1().CSINodes().Lister())),
 		frameworkruntime.WithSnapshotSharedLister(&p.shown), frameworkruntime.WithPodGroupManager(&p.shown), frameworkruntime.WithParallelism(int(m.cfg.Parallelism)),
-		frameworkruntime.WithMetricsRecorder(m.measures), frameworkruntime.WithPodNominator(nobodyElse{}), frameworkruntime.WithPodActivator(nobodyElse{}),
+		frameworkruntime.WithMetricsRecorder(m.measures), frameworkruntime.WithPodNominator(nobodyElse{}), frameworkruntime.WithPodActivator(p),
 		frameworkruntime.WithWaitingPods(frameworkruntime.NewWaitingPodsMap()), frameworkruntime.WithPodsInPreBind(frameworkruntime.NewPodsInPreBindMap()),
 	)
 	if err != nil {
@@ -359,6 +374,7 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 		p.nameOf[plugin.Name()], p.points[name] = name, pointsOf(plugin)
 	}
 	slices.Sort(p.names)
+	p.permits = len(p.framework.ListPlugins().Permit.Enabled) > 0
 	for _, points := range p.points {
 		if slices.ContainsFunc(points, func(point string) bool { return slices.Contains(slices.Collect(maps.Values(stepPoints)), point) }) {
 			p.nodes = m.informers.Core().V1().Nodes().Lister()
@@ -400,7 +416,7 @@ func (m *maker) end() {
 	m.informers.Shutdown()
 }
 
-// nobodyElse is what a Handle has for what Berth's queue does, which tells plugins nothing: no pod is nominated, and none is activated.
+// nobodyElse is what a Handle has for what Berth's queue does, which tells plugins nothing: no pod is nominated.
 type nobodyElse struct{}
 
 // AddNominatedPod does nothing.
@@ -414,6 +430,3 @@ func (nobodyElse) UpdateNominatedPod(klog.Logger, *v1.Pod, fwk.PodInfo) {}
 
 // NominatedPodsForNode returns nothing.
 func (nobodyElse) NominatedPodsForNode(string) []fwk.PodInfo { return nil }
-
-// Activate does nothing: Berth tries pods again when something has changed.
-func (nobodyElse) Activate(klog.Logger, map[string]*v1.Pod) {}

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
@@ -102,6 +103,7 @@ func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*p
 		return nil, err
 	}
 	if len(step.Plugins) == 0 { // it is only told
+		s.activate(step.Kind, of.state)
 		return nil, nil
 	}
 	ctx, done, err := step.Context()
@@ -110,6 +112,9 @@ func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*p
 	}
 	waiting, status := s.take(ctx, step, of)
 	done()
+	if status.IsSuccess() {
+		s.activate(step.Kind, of.state)
+	}
 	if waiting != nil {
 		status = s.wait(step.Placement.Context(), of.pod, waiting, waits)
 	}
@@ -144,6 +149,29 @@ func (s *steps) take(ctx context.Context, step *placeserver.Step, of *placement)
 		f.RunPostBindPlugins(ctx, of.state, of.pod, node)
 	}
 	return waiting, status
+}
+
+// activate has pods tried now that plugins have put into the state of an attempt for that, if a scheduling cycle or a binding cycle ends well with a step: as kube-scheduler does then.
+func (s *steps) activate(step pluginv1.Step, state fwk.CycleState) {
+	switch step {
+	case pluginv1.Step_STEP_PERMIT, pluginv1.Step_STEP_POST_BIND:
+	case pluginv1.Step_STEP_RESERVE:
+		if s.profile.permits {
+			return
+		}
+	default:
+		return
+	}
+	written, err := state.Read(framework.PodsToActivateKey)
+	if err != nil {
+		return
+	}
+	if pods, ok := written.(*framework.PodsToActivate); ok {
+		pods.Lock()
+		defer pods.Unlock()
+		s.profile.Activate(klog.Logger{}, pods.Map)
+		pods.Map = make(map[string]*v1.Pod)
+	}
 }
 
 // inCycle runs what belongs to a scheduling cycle: nothing else of one is under way meanwhile.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +29,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
@@ -73,7 +75,13 @@ func (w *walker) note(point string, state fwk.CycleState, pod *v1.Pod, node stri
 	text := fmt.Sprintf("%s %s: %s on %s, state of %s", w.name, point, pod.UID, node, of)
 	w.test.mu.Lock()
 	w.test.heard, w.test.got = append(w.test.heard, text), pod
-	says := w.test.says[strings.ToLower(w.name+" "+point+" "+string(pod.UID))]
+	at := strings.ToLower(w.name + " " + point + " " + string(pod.UID))
+	says := w.test.says[at]
+	if other := w.test.activates[at]; other != "" {
+		if is, err := state.Read(framework.PodsToActivateKey); err == nil {
+			is.(*framework.PodsToActivate).Map["default/"+other] = podNamed(other)
+		}
+	}
 	w.test.mu.Unlock()
 	if says != nil {
 		return says()
@@ -134,6 +142,8 @@ type walk struct {
 	got   *v1.Pod                       // by which a walker has been called last
 	says  map[string]func() *fwk.Status // by "a reserve p"
 
+	activates map[string]string // by the same, the pod that a walker has activated by the state
+
 	place   grpc.BidiStreamingClient[pluginv1.PlaceRequest, pluginv1.PlaceResponse]
 	last    int64
 	answers chan *pluginv1.PlaceResponse // closed when the stream has ended
@@ -172,13 +182,22 @@ func newWalkers(t *testing.T, objects ...runtime.Object) (*walk, *plugins, *load
 
 func newWalk(t *testing.T, objects ...runtime.Object) *walk {
 	t.Helper()
+	return newWalkOf(t, profileWithWalkers, objects...)
+}
+
+func newWalkOf(t *testing.T, config string, objects ...runtime.Object) *walk {
+	t.Helper()
 	w, p, cfg := newWalkers(t, objects...)
-	profile, err := p.start(t.Context(), cfg, "default-scheduler")
+	var err error
+	if cfg.KubeSchedulerConfiguration, err = decode([]byte(config)); err != nil {
+		t.Fatal(err)
+	}
+	w.host = &host{timeout: time.Hour, turn: make(chan struct{}, 1)}
+	profile, err := p.start(t.Context(), cfg, "default-scheduler", w.host.placing.Activate)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(profile.close)
-	w.host = &host{timeout: time.Hour, turn: make(chan struct{}, 1)}
 	w.host.profile.Store(profile)
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
@@ -211,7 +230,7 @@ func (w *walk) begin(ctx context.Context) {
 	w.t.Helper()
 	place, err := w.client.Place(ctx)
 	if err == nil {
-		err = place.Send(&pluginv1.PlaceRequest{Id: 1, Profiles: []*pluginv1.Profile{{SchedulerName: "default-scheduler"}}})
+		err = place.Send(&pluginv1.PlaceRequest{Id: 1, Profiles: []*pluginv1.Profile{{SchedulerName: "default-scheduler"}}, HearsActivates: true})
 	}
 	if err != nil {
 		w.t.Fatal(err)
@@ -297,7 +316,24 @@ func (w *walk) step(step pluginv1.Step, uid string, plugins ...string) {
 // expect waits for so many answers, in this order.
 func (w *walk) expect(want ...string) {
 	w.t.Helper()
-	var got []string
+	if diff := cmp.Diff(want, w.next(want)); diff != "" {
+		w.t.Errorf("answers (-want +got):\n%s", diff)
+	}
+}
+
+// expectAnyhow waits for so many answers, which are sorted, in any order.
+func (w *walk) expectAnyhow(want ...string) {
+	w.t.Helper()
+	got := w.next(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("answers (-want +got):\n%s", diff)
+	}
+}
+
+// next returns so many answers.
+func (w *walk) next(want []string) (got []string) {
+	w.t.Helper()
 	for range want {
 		r, ok := <-w.answers
 		if !ok {
@@ -312,12 +348,12 @@ func (w *walk) expect(want ...string) {
 			text += " " + r.GetRejection().GetPlugin() + ": " + r.GetRejection().GetReason()
 		case r.GetWaitsMilliseconds() != 0:
 			text += fmt.Sprintf(" waits %d ms", r.GetWaitsMilliseconds())
+		case len(r.GetActivates()) > 0:
+			text += fmt.Sprintf(" activates %v", r.GetActivates())
 		}
 		got = append(got, text)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		w.t.Errorf("answers (-want +got):\n%s", diff)
-	}
+	return got
 }
 
 // hears checks what plugins have been called for since it was called last.
@@ -413,6 +449,42 @@ func TestAStepThatIsRefusedNamesThePlugin(t *testing.T) {
 			w.hears("B Unreserve: p on n, state of none", "A Unreserve: p on n, state of none")
 		})
 	}
+}
+
+// Pods that plugins have put into the state for that are activated when the scheduling cycle ends well, and again when the binding cycle has, as in kube-scheduler: once.
+func TestPodsToActivateAreActivatedWhereACycleEndsWell(t *testing.T) {
+	w := newWalk(t)
+	w.activates = map[string]string{"a reserve p": "x", "b reserve q": "y", "a prebind q": "u", "a postbind q": "z", "a permit r": "v"}
+	w.say("a permit p", always(fwk.Unschedulable, "no"))
+	w.say("a permit r", always(fwk.Wait))
+	w.step(reserve, "p", "A", "B")
+	w.expect("2")
+	w.step(permit, "p", "A", "B")
+	w.expect("3 A: no")
+	w.step(unreserve, "p", "A", "B")
+	w.expect("4")
+	w.step(reserve, "q", "A", "B")
+	w.expect("5")
+	w.step(permit, "q", "A", "B")
+	w.expectAnyhow("0 activates [y]", "6")
+	w.step(preBind, "q", "A", "B")
+	w.expect("7")
+	w.step(postBind, "q")
+	w.expectAnyhow("0 activates [u]", "8") // it is only told
+	w.step(reserve, "r", "A", "B")
+	w.expect("9")
+	w.step(permit, "r", "A", "B")
+	w.expectAnyhow("0 activates [v]", "10 waits 900000 ms")
+	w.walkers["A"].handle.Activate(klog.Background(), map[string]*v1.Pod{"default/h": podNamed("h"), "default/none": nil})
+	w.expect("0 activates [h]")
+}
+
+// A profile without a Permit ends the scheduling cycle with Reserve.
+func TestACycleWithoutAPermitEndsWithReserve(t *testing.T) {
+	w := newWalkOf(t, strings.Replace(profileWithWalkers, "  plugins:", "  plugins:\n    permit: {disabled: [{name: '*'}]}", 1))
+	w.activates = map[string]string{"a reserve p": "x"}
+	w.step(reserve, "p", "A", "B")
+	w.expectAnyhow("0 activates [x]", "2")
 }
 
 func TestAPluginWithNothingToDoBeforeABindIsPassedOver(t *testing.T) {

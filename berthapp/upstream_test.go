@@ -146,7 +146,7 @@ func newScene(t *rapid.T) (*scene, func()) {
 	if err != nil {
 		t.Fatalf("decode: %v", err)
 	}
-	if s.profile, err = mine(t).start(ctx, &loaded{cfg, &restclient.Config{}, s.client}, "default-scheduler"); err != nil {
+	if s.profile, err = mine(t).start(ctx, &loaded{cfg, &restclient.Config{}, s.client}, "default-scheduler", func(...string) {}); err != nil {
 		t.Fatalf("start the plugins: %v", err)
 	}
 	if s.world, err = newWorld(ctx, s.profile, 10*time.Minute); err != nil {

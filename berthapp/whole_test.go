@@ -12,8 +12,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-scheduler/berth/berthapp/example/cheapest"
@@ -47,14 +51,42 @@ func (trouble) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.No
 	return nil
 }
 
-// gang is a plugin that has pods wait until there are as many as their annotation "gang" says.
-type gang struct{ handle fwk.Handle }
+// gang is a plugin that has pods wait until there are as many as their annotation "gang" says. Those with an annotation "needs" fit nowhere until there is a ConfigMap of that name.
+type gang struct {
+	handle  fwk.Handle
+	configs corelisters.ConfigMapLister
+}
 
 func newGang(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-	return &gang{h}, nil
+	configs := h.SharedInformerFactory().Core().V1().ConfigMaps()
+	_, err := configs.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
+		pods, err := h.SharedInformerFactory().Core().V1().Pods().Lister().List(labels.Everything())
+		if err != nil {
+			return
+		}
+		wait := make(map[string]*v1.Pod)
+		for _, pod := range pods {
+			if pod.Annotations["needs"] == object.(*v1.ConfigMap).Name {
+				wait[pod.Name] = pod
+			}
+		}
+		h.Activate(klog.Background(), wait)
+	}})
+	return &gang{h, configs.Lister()}, err
 }
 
 func (*gang) Name() string { return "Gang" }
+
+func (g *gang) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.NodeInfo) *fwk.Status {
+	name, ok := pod.Annotations["needs"]
+	if !ok {
+		return nil
+	}
+	if _, err := g.configs.ConfigMaps(pod.Namespace).Get(name); err != nil {
+		return fwk.NewStatus(fwk.Unschedulable, "what the pod needs has not come")
+	}
+	return nil
+}
 
 func (*gang) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	fmt.Fprintln(os.Stderr, "gang has reserved", pod.Name)
@@ -305,6 +337,13 @@ func TestACompiledInPluginTakesAllSteps(t *testing.T) {
 	w.create("alone", "gang", nil)
 	w.awaitTold("alone", "it says of no gang how many it has")
 	w.remove("alone")
+	// Nothing happens in the cluster that would have it tried again: the plugin activates it.
+	w.create("needy", "gang", map[string]string{"gang": "1", "needs": "permission"})
+	w.awaitTold("needy", "what the pod needs has not come")
+	if _, err := w.cp.Client().CoreV1().ConfigMaps("default").Create(t.Context(), &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "permission"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitOn("needy", "")
 	of3 := map[string]string{"gang": "3"}
 	w.create("one", "gang", of3)
 	w.awaitLog("gang has wait one", 0)

@@ -143,6 +143,9 @@ func inWords(r *pluginv1.PlaceResponse) string {
 	if r.GetError() != "" {
 		said += " error: " + r.GetError()
 	}
+	if len(r.GetActivates()) > 0 {
+		said += fmt.Sprint(" activates ", r.GetActivates())
+	}
 	return said
 }
 

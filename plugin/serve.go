@@ -38,6 +38,8 @@ type Config struct {
 	TLS TLSFiles
 	// InsecurePlaintext serves without TLS on addresses that are not loopback: whoever reaches them can ask, and whoever is on the way there can say where pods go.
 	InsecurePlaintext bool
+	// Activator has Berth try pods at once that wait. It takes a plugin with a step that the pods' profile uses, and is of one Serve at a time. nil: there is none.
+	Activator *Activator
 	// Log is where panics of plugins go, with their stacks. nil discards.
 	Log *slog.Logger
 }
@@ -71,6 +73,9 @@ func Serve(ctx context.Context, cfg Config) error {
 	service, err := newService(cfg.Log, cfg.Plugins)
 	if err != nil {
 		return err
+	}
+	if cfg.Activator != nil {
+		service.placing = &cfg.Activator.server
 	}
 	if cfg.TLS != (TLSFiles{}) {
 		if cfg.TLS.Cert == "" || cfg.TLS.Key == "" || cfg.TLS.CA == "" {
@@ -159,7 +164,7 @@ type service struct {
 	allow    func(context.Context) error // nil: everybody
 	log      *slog.Logger
 
-	placing placeserver.Server
+	placing *placeserver.Server
 }
 
 func newService(log *slog.Logger, plugins []Plugin) (*service, error) {
@@ -169,7 +174,7 @@ func newService(log *slog.Logger, plugins []Plugin) (*service, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &service{describe: &pluginv1.DescribeResponse{}, plugins: make(map[string]*Plugin), log: log}
+	s := &service{describe: &pluginv1.DescribeResponse{}, plugins: make(map[string]*Plugin), log: log, placing: new(placeserver.Server)}
 	for _, p := range plugins {
 		s.plugins[p.Name] = &p
 		s.describe.Plugins = append(s.describe.Plugins, &pluginv1.PluginDescription{

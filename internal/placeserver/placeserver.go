@@ -58,6 +58,7 @@ type Taker interface {
 type Server struct {
 	mu      sync.Mutex
 	streams map[*stream]bool
+	unheard *activations // since there was a stream; nil: none
 }
 
 // Step is a step of a placement.
@@ -97,6 +98,9 @@ type stream struct {
 	behind chan struct{} // the same, of what comes behind a bind
 	tasks  sync.WaitGroup
 
+	activated *activations
+	hears     chan struct{} // closed when it is known that these are heard
+
 	ending chan struct{} // closed when ended is there
 
 	mu    sync.Mutex
@@ -116,15 +120,10 @@ type lane struct {
 func (s *Server) Serve(in pluginv1.PluginService_PlaceServer, taker Taker) error {
 	p := &stream{
 		server: s, taker: taker, out: make(chan *pluginv1.PlaceResponse), turns: make(chan struct{}, AtOnce), behind: make(chan struct{}, AtOnce), lanes: make(map[string]*lane),
-		ending: make(chan struct{}),
+		activated: newActivations(), hears: make(chan struct{}), ending: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancelCause(in.Context())
-	s.mu.Lock()
-	if s.streams == nil {
-		s.streams = make(map[*stream]bool)
-	}
-	s.streams[p] = true
-	s.mu.Unlock()
+	s.begin(p)
 	defer p.end()
 	p.tasks.Go(func() { p.writes(in) })
 	for {
@@ -159,21 +158,28 @@ func (p *stream) end() {
 	p.mu.Unlock()
 	close(p.ending)
 	p.tasks.Wait()
-	p.server.mu.Lock()
-	delete(p.server.streams, p)
-	p.server.mu.Unlock()
+	p.server.end(p)
 }
 
 // writes writes responses until the stream ends.
 func (p *stream) writes(stream pluginv1.PluginService_PlaceServer) {
+	hears, activated := p.hears, (<-chan struct{})(nil)
 	for {
+		var response *pluginv1.PlaceResponse
 		select {
-		case response := <-p.out:
-			if stream.Send(response) != nil { // who reads requests is told why
-				p.cancel(errStreamEnded)
-				return
+		case response = <-p.out:
+		case <-hears:
+			hears, activated = nil, p.activated.more
+			continue
+		case <-activated:
+			if response = p.activates(); response == nil {
+				continue
 			}
 		case <-p.ctx.Done():
+			return
+		}
+		if stream.Send(response) != nil { // who reads requests is told why
+			p.cancel(errStreamEnded)
 			return
 		}
 	}
@@ -211,6 +217,8 @@ func (p *stream) take(req *pluginv1.PlaceRequest) error {
 			return pluginproto.Invalid("the first request has none", "step")
 		case len(req.GetPlugins()) > 0:
 			return pluginproto.Invalid("the first request has none", "plugins")
+		case req.GetHearsActivates():
+			close(p.hears)
 		}
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 // asking is a stream of requests, which ends when there are no more.
@@ -116,4 +118,90 @@ func TestWhoWaitsForAnEarlierStreamMayEnd(t *testing.T) {
 			}
 		}
 	}
+}
+
+// served has a stream served that says whether it hears of activations. end waits until it has ended.
+func (a *asking) served(t *testing.T, server *Server, hears bool) (end func()) {
+	t.Helper()
+	a.ctx, a.requests, a.answers = t.Context(), make(chan *pluginv1.PlaceRequest), make(chan *pluginv1.PlaceResponse)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(a, new(silent)) }()
+	a.requests <- &pluginv1.PlaceRequest{Id: 1, HearsActivates: hears}
+	return func() {
+		close(a.requests)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// heard returns the pods of the next response that has some to be activated.
+func (a *asking) heard(t *testing.T) []string {
+	t.Helper()
+	response := <-a.answers
+	if response.GetId() != 0 {
+		t.Errorf("it answers request %d", response.GetId())
+	}
+	uids := response.GetActivates()
+	slices.Sort(uids)
+	return uids
+}
+
+// Pods that are to be activated are heard of on each stream that hears of them, once, and on the next one if there is none.
+func TestActivationsAreHeardOf(t *testing.T) {
+	var server Server
+	server.Activate("early", "early", "", "\xff", strings.Repeat("u", 254))
+	first, second := new(asking), new(asking)
+	endFirst := first.served(t, &server, true)
+	if got := first.heard(t); !slices.Equal(got, []string{"early"}) {
+		t.Errorf("behind the beginning of a stream, %q are heard of", got)
+	}
+	endSecond := second.served(t, &server, true)
+	server.Activate("a", "b")
+	for _, stream := range []*asking{first, second} {
+		if got := stream.heard(t); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("%q are heard of", got)
+		}
+	}
+	endFirst()
+	endSecond()
+	server.Activate("late")
+	deaf := new(asking)
+	endDeaf := deaf.served(t, &server, false)
+	deaf.requests <- &pluginv1.PlaceRequest{Id: 2, Step: pluginv1.Step_STEP_RESERVE, Placement: &pluginv1.Placement{Uid: "u", Namespace: "n", Name: "p", Node: "a"}}
+	if got := <-deaf.answers; got.GetId() != 2 || len(got.GetActivates()) > 0 {
+		t.Errorf("who does not hear hears %v", got)
+	}
+	endDeaf()
+	last := new(asking)
+	endLast := last.served(t, &server, true)
+	if got := last.heard(t); !slices.Equal(got, []string{"late"}) {
+		t.Errorf("behind a stream that does not hear, %q are heard of", got)
+	}
+	endLast()
+}
+
+// However many there are, a response has no more than it may, and no more are kept than maxActivations.
+func TestActivationsAreBounded(t *testing.T) {
+	var server Server
+	for i := range maxActivations + 7 {
+		server.Activate(fmt.Sprint(i))
+	}
+	stream := new(asking)
+	end := stream.served(t, &server, true)
+	heard := make(map[string]bool)
+	for len(heard) < maxActivations {
+		uids := stream.heard(t)
+		if len(uids) > pluginproto.MaxActivates {
+			t.Fatalf("%d in a response", len(uids))
+		}
+		for _, uid := range uids {
+			heard[uid] = true
+		}
+	}
+	server.Activate("one more")
+	if got := stream.heard(t); !slices.Equal(got, []string{"one more"}) {
+		t.Errorf("behind all that are kept, %q are heard of", got)
+	}
+	end()
 }

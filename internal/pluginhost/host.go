@@ -94,6 +94,8 @@ type Host struct {
 	objects  Objects
 	log      *slog.Logger
 	standing atomic.Pointer[standing]
+
+	activations chan struct{} // holds a value while there may be some
 }
 
 // use is what a profile has a service do.
@@ -152,15 +154,16 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{uses: make(map[string][]use), objects: cfg.Objects, log: cfg.Log}
+	h := &Host{uses: make(map[string][]use), objects: cfg.Objects, log: cfg.Log, activations: make(chan struct{}, 1)}
 	began := time.Now()
 	for _, s := range cfg.Services {
 		if s.Objects && cfg.Objects == nil {
 			return nil, fmt.Errorf("plugin service %q: there are no Kubernetes objects to send: they take --source=kube", s.Name)
 		}
+		counts := metrics.of(s.Name)
 		h.services = append(h.services, &service{
-			Service: s, limits: defaultLimits, clock: func() time.Duration { return time.Since(began) }, metrics: metrics.of(s.Name), log: cfg.Log.With("service", s.Name),
-			host: h, placing: placing{beginning: make(chan struct{}, 1)},
+			Service: s, limits: defaultLimits, clock: func() time.Duration { return time.Since(began) }, metrics: counts, log: cfg.Log.With("service", s.Name),
+			host: h, placing: placing{beginning: make(chan struct{}, 1)}, activated: activated{news: h.activations, lost: counts.lost},
 		})
 	}
 	for i := range cfg.Profiles {

@@ -11,11 +11,13 @@ import (
 type metrics struct {
 	seconds *prometheus.HistogramVec
 	judged  *prometheus.CounterVec
+	lost    *prometheus.CounterVec
 }
 
 type serviceMetrics struct {
 	seconds prometheus.ObserverVec
 	judged  prometheus.Counter
+	lost    prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -27,18 +29,21 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		judged: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_plugin_service_judged_nodes_total", Help: "Nodes that a plugin service was asked about, by its name, each once for each question. Of the others, its answers were known.",
 		}, []string{"service"}),
+		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_plugin_service_lost_activations_total", Help: "Pods that a plugin service wanted tried at once, by its name, and that were not, since there were too many.",
+		}, []string{"service"}),
 	}
 	if r == nil {
 		return m, nil
 	}
-	if err := errors.Join(r.Register(m.seconds), r.Register(m.judged)); err != nil {
+	if err := errors.Join(r.Register(m.seconds), r.Register(m.judged), r.Register(m.lost)); err != nil {
 		return nil, fmt.Errorf("register metrics of plugin services: %w", err)
 	}
 	return m, nil
 }
 
 func (m *metrics) of(service string) *serviceMetrics {
-	return &serviceMetrics{seconds: m.seconds.MustCurryWith(prometheus.Labels{"service": service}), judged: m.judged.WithLabelValues(service)}
+	return &serviceMetrics{seconds: m.seconds.MustCurryWith(prometheus.Labels{"service": service}), judged: m.judged.WithLabelValues(service), lost: m.lost.WithLabelValues(service)}
 }
 
 // observe measures a call.

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/extender"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 // maxPermitWait is how long a permit waits at most: kube-scheduler's maxTimeout.
@@ -29,6 +30,8 @@ type placeStream struct {
 	stream  pluginv1.PluginService_PlaceClient
 	running sync.WaitGroup
 	more    chan struct{} // holds a value while there may be something to send
+
+	activates func(uids []string) // hears which pods the service wants tried now
 
 	mu      sync.Mutex
 	last    int64                    // id
@@ -206,6 +209,15 @@ func (is *placeStream) because(err error) error {
 
 // take takes in an answer.
 func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
+	if uids := response.GetActivates(); len(uids) > 0 {
+		if len(uids) > pluginproto.MaxActivates {
+			return fmt.Errorf("its answer makes no sense: activates: %d pods, want at most %d", len(uids), pluginproto.MaxActivates)
+		}
+		is.activates(uids)
+		if response.GetId() == 0 {
+			return nil
+		}
+	}
 	is.mu.Lock()
 	defer is.mu.Unlock()
 	c := is.calls[response.GetId()]

@@ -60,8 +60,11 @@ func (s *stepper) Place(stream pluginv1.PluginService_PlaceServer) error {
 			responses = s.answer(r)
 		}
 		for _, response := range responses {
-			if response.GetId() == 0 {
+			switch response.GetId() {
+			case 0:
 				response.Id = r.GetId()
+			case -1: // that of no request
+				response.Id = 0
 			}
 			if err := stream.Send(response); err != nil {
 				return err
@@ -625,5 +628,54 @@ func TestAPodThatIsGoneIsNotAmongWhatStands(t *testing.T) {
 	}
 	if !slices.Equal(told, []string{"p"}) {
 		t.Errorf("it is told of %v", told)
+	}
+}
+
+// What a service wants tried is kept once, up to a bound, until it is taken; too much in one response ends the stream.
+func TestWhatAServiceWantsTriedIsKept(t *testing.T) {
+	many := make([]string, 1000)
+	for i := range many {
+		many[i] = fmt.Sprint(i)
+	}
+	var says [][]string
+	s := &stepper{answer: func(*pluginv1.PlaceRequest) (out []*pluginv1.PlaceResponse) {
+		for _, uids := range says {
+			out = append(out, &pluginv1.PlaceResponse{Id: -1, Activates: uids})
+		}
+		return append(out, &pluginv1.PlaceResponse{})
+	}}
+	h := hosting(t, s, time.Minute)
+	reserve := func(pod string) error { return h.Reserve(t.Context(), 1, placementOf(pod), noPod) }
+	says = [][]string{{"a", "b"}, {"b"}}
+	if err := reserve("p"); err != nil {
+		t.Fatal(err)
+	}
+	<-h.Activations()
+	taken := h.TakeActivated(1)
+	<-h.Activations() // there are more
+	taken = append(taken, h.TakeActivated(5)...)
+	if len(taken) != 2 || taken[0].UID == taken[1].UID || len(h.TakeActivated(5)) != 0 {
+		t.Errorf("taken: %v", taken)
+	}
+	if !h.Concerns(taken[0], "default-scheduler") || h.Concerns(taken[0], "other") {
+		t.Error("it concerns other profiles than those that use the service")
+	}
+	says = nil
+	for k := range 11 {
+		more := make([]string, len(many))
+		for i := range more {
+			more[i] = fmt.Sprintf("%d of %d", i, k)
+		}
+		says = append(says, more)
+	}
+	if err := reserve("q"); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(h.TakeActivated(1 << 20)); n != mostActivated {
+		t.Errorf("%d are kept, want %d", n, mostActivated)
+	}
+	says = [][]string{append(many, "one more")}
+	if err := reserve("r"); err == nil || !strings.Contains(err.Error(), "activates: 1001 pods, want at most 1000") {
+		t.Errorf("too many: %v", err)
 	}
 }

@@ -48,8 +48,9 @@ type service struct {
 	perNode time.Duration // that it takes, as it was when it was paced, by clock
 	paced   time.Duration
 
-	host    *Host
-	placing placing
+	host      *Host
+	placing   placing
+	activated activated
 }
 
 // begin has a session for an epoch, the one that there is or another.

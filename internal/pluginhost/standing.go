@@ -239,11 +239,11 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	if err != nil {
 		return nil, fmt.Errorf("begin to place: %w", short(err))
 	}
-	is = &placeStream{epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), last: 1}
+	is = &placeStream{epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), last: 1, activates: s.activated.add}
 	for _, p := range plugins {
 		is.objects = is.objects || p.GetDepends().GetObjects() || p.GetDepends().GetPod()
 	}
-	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles}}
+	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles, HearsActivates: true}}
 	is.more <- struct{}{}
 	is.running.Go(is.sends)
 	is.running.Go(is.receives)

@@ -14,6 +14,8 @@ const (
 	MaxRequestBytes = 16 << 20
 	MaxRefusals     = 1000 // of an answer
 	MaxTextBytes    = 1024 // of a reason, and of an error
+	MaxActivates    = 1000 // of a response
+	MaxUIDBytes     = 253
 	// OtherReason stands for further reasons where an answer has as many as it may.
 	OtherReason = "another reason"
 )

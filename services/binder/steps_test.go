@@ -34,6 +34,7 @@ type gate struct {
 	mu     sync.Mutex
 	heard  []string // "reserve p on a"
 	answer func(step, pod string) *pluginv1.PlaceResponse
+	tries  []string                                 // pods that are to be activated, told with the next answer
 	open   map[string]func(*pluginv1.PlaceResponse) // what a step is answered with later, by "permit p"
 	cut    chan struct{}                            // closed: the streams end
 	count  int                                      // of streams
@@ -124,6 +125,9 @@ func (g *gate) Place(stream pluginv1.PluginService_PlaceServer) error {
 			}
 			if response == later || response.GetWaitsMilliseconds() > 0 {
 				g.open[step+" "+pod] = send
+			}
+			if response != later && len(g.tries) > 0 {
+				response.Activates, g.tries = g.tries, nil
 			}
 			ends := g.open["pre_bind "+pod]
 			delete(g.open, map[bool]string{true: "pre_bind " + pod}[step == "unreserve"])
@@ -695,4 +699,44 @@ func TestPodsBeyondTheBoundOfThoseThatWaitAreBusy(t *testing.T) {
 	g.decide(t, "permit q", &pluginv1.PlaceResponse{})
 	b.awaitPhase("q", "bound on a")
 	b.nothingLeft()
+}
+
+// Pods that a service wants tried are activated in the log, if they wait, and are of a profile that uses it.
+func TestPodsThatAServiceWantsTriedAreActivated(t *testing.T) {
+	src, g := newFakeSource(), newGate(t)
+	src.setNode(node("a", 4000))
+	for _, name := range []string{"p", "bound", "waits"} {
+		src.setPod(gated(pod(name, 10)))
+	}
+	src.setPod(pod("other", 10))
+	b := start(t, startEtcd(t), src, withGate(t, g))
+	b.active()
+	if got := b.ask(b.question(1, "bound")); got != "assumed on a" {
+		t.Fatal(got)
+	}
+	b.awaitPhase("bound", "bound on a")
+	b.request(1, "waits", "other") // they are known
+	var waits cluster.PodID
+	b.look(func(st *cluster.State) { waits, _ = st.PodByUID("waits") })
+	term := b.term.Load()
+	before := term.mark()
+	g.mu.Lock()
+	g.tries = []string{"waits", "bound", "other", "unknown", "waits"}
+	g.mu.Unlock()
+	if got := b.ask(b.question(1, "p")); got != "assumed on a" {
+		t.Fatal(got)
+	}
+	var activated []cluster.PodID
+	eventually(t, "some are activated", func() bool {
+		activated = nil
+		for _, d := range logSince(t, term, before) {
+			if d, ok := d.(cluster.PodActivated); ok {
+				activated = append(activated, d.ID)
+			}
+		}
+		return len(activated) > 0
+	})
+	if diff := cmp.Diff([]cluster.PodID{waits}, activated); diff != "" {
+		t.Errorf("activated (-want +got):\n%s", diff)
+	}
 }

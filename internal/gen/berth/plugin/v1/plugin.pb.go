@@ -1390,9 +1390,11 @@ type PlaceRequest struct {
 	Step Step `protobuf:"varint,4,opt,name=step,proto3,enum=berth.plugin.v1.Step" json:"step,omitempty"`
 	// The plugins that do it, in the order in which they are to; none if the service is only to know of the placement. The first that rejects or fails ends the step, but for STEP_UNRESERVE and STEP_POST_BIND, which
 	// all do. Of STEP_UNRESERVE it is all that reserve, also those that have not been asked to.
-	Plugins       []string `protobuf:"bytes,5,rep,name=plugins,proto3" json:"plugins,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Plugins []string `protobuf:"bytes,5,rep,name=plugins,proto3" json:"plugins,omitempty"`
+	// In the first request of a stream: PlaceResponse.activates is heard.
+	HearsActivates bool `protobuf:"varint,6,opt,name=hears_activates,json=hearsActivates,proto3" json:"hears_activates,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PlaceRequest) Reset() {
@@ -1458,6 +1460,13 @@ func (x *PlaceRequest) GetPlugins() []string {
 		return x.Plugins
 	}
 	return nil
+}
+
+func (x *PlaceRequest) GetHearsActivates() bool {
+	if x != nil {
+		return x.HearsActivates
+	}
+	return false
 }
 
 // Placement is a pod and the node that it was given.
@@ -1563,8 +1572,11 @@ type PlaceResponse struct {
 	// Of STEP_PERMIT, once: the pod waits, for so many milliseconds at most, 900000 in any case, and another response with this id says what becomes of it. Without one, it is rejected, some time later.
 	// 0: it does not wait.
 	WaitsMilliseconds int64 `protobuf:"varint,4,opt,name=waits_milliseconds,json=waitsMilliseconds,proto3" json:"waits_milliseconds,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The UIDs of pods that are worth trying now, whatever they wait for: kube-scheduler's Handle.Activate. At most 1000, and none unless the first request has hears_activates. A response may have nothing else,
+	// and answer no request: then its id is 0. Berth passes over those that do not wait, or are of a profile that does not use the service, and tries none at once more often than its backoff has it.
+	Activates     []string `protobuf:"bytes,5,rep,name=activates,proto3" json:"activates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlaceResponse) Reset() {
@@ -1623,6 +1635,13 @@ func (x *PlaceResponse) GetWaitsMilliseconds() int64 {
 		return x.WaitsMilliseconds
 	}
 	return 0
+}
+
+func (x *PlaceResponse) GetActivates() []string {
+	if x != nil {
+		return x.Activates
+	}
+	return nil
 }
 
 // Rejection says why a placement does not come about.
@@ -1783,25 +1802,27 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\" \n" +
 	"\x06Scores\x12\x16\n" +
-	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xd3\x01\n" +
+	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xfc\x01\n" +
 	"\fPlaceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x128\n" +
 	"\tplacement\x18\x03 \x01(\v2\x1a.berth.plugin.v1.PlacementR\tplacement\x12)\n" +
 	"\x04step\x18\x04 \x01(\x0e2\x15.berth.plugin.v1.StepR\x04step\x12\x18\n" +
-	"\aplugins\x18\x05 \x03(\tR\aplugins\"\xa2\x01\n" +
+	"\aplugins\x18\x05 \x03(\tR\aplugins\x12'\n" +
+	"\x0fhears_activates\x18\x06 \x01(\bR\x0ehearsActivates\"\xa2\x01\n" +
 	"\tPlacement\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12%\n" +
 	"\x0escheduler_name\x18\x04 \x01(\tR\rschedulerName\x12\x12\n" +
 	"\x04node\x18\x05 \x01(\tR\x04node\x12\x16\n" +
-	"\x06object\x18\x06 \x01(\fR\x06object\"\x9e\x01\n" +
+	"\x06object\x18\x06 \x01(\fR\x06object\"\xbc\x01\n" +
 	"\rPlaceResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x128\n" +
 	"\trejection\x18\x02 \x01(\v2\x1a.berth.plugin.v1.RejectionR\trejection\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12-\n" +
-	"\x12waits_milliseconds\x18\x04 \x01(\x03R\x11waitsMilliseconds\";\n" +
+	"\x12waits_milliseconds\x18\x04 \x01(\x03R\x11waitsMilliseconds\x12\x1c\n" +
+	"\tactivates\x18\x05 \x03(\tR\tactivates\";\n" +
 	"\tRejection\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason*\x81\x01\n" +
