@@ -56,8 +56,11 @@ type (
 		ID   PodID
 		Node string
 	}
-	// PodActivated says that a plugin wants a pending pod tried now, whatever it waits for. The state is as it was.
-	PodActivated struct{ ID PodID }
+	// PodActivated says that a plugin wants a pending pod tried: now, whatever it waits for, or when it has served its backoff. NoPod: all that wait for whatever happens. The state is as it was.
+	PodActivated struct {
+		ID           PodID
+		AfterBackoff bool
+	}
 	// PreemptionStarted nominates a pending pod to a node, marks pods of the node as its victims, and holds the pod back
 	// until PreemptionEnded.
 	PreemptionStarted struct {

@@ -412,7 +412,9 @@ func (s *State) check(d Delta) error {
 	case PodNominated:
 		return s.checkPhase(d.ID, Pending)
 	case PodActivated:
-		return s.checkPhase(d.ID, Pending)
+		if d.ID != NoPod {
+			return s.checkPhase(d.ID, Pending)
+		}
 	case PreemptionStarted:
 		return s.checkPreemption(d)
 	case PreemptionEnded:

@@ -53,7 +53,7 @@ func check(m *logv1.Delta) error {
 	case *logv1.Delta_PodForgotten:
 		return index("pod_forgotten.id", m.PodForgotten.GetId())
 	case *logv1.Delta_PodActivated:
-		return index("pod_activated.id", m.PodActivated.GetId())
+		return least("pod_activated.id", m.PodActivated.GetId(), int32(cluster.NoPod))
 	case *logv1.Delta_PodNominated:
 		return index("pod_nominated.id", m.PodNominated.GetId())
 	case *logv1.Delta_PreemptionStarted:

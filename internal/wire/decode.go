@@ -78,7 +78,7 @@ func delta(m *logv1.Delta) cluster.Delta {
 	case *logv1.Delta_PodRemoved:
 		return cluster.PodRemoved{ID: cluster.PodID(m.PodRemoved.GetId())}
 	case *logv1.Delta_PodActivated:
-		return cluster.PodActivated{ID: cluster.PodID(m.PodActivated.GetId())}
+		return cluster.PodActivated{ID: cluster.PodID(m.PodActivated.GetId()), AfterBackoff: m.PodActivated.GetAfterBackoff()}
 	case *logv1.Delta_PodNominated:
 		return cluster.PodNominated{ID: cluster.PodID(m.PodNominated.GetId()), Node: m.PodNominated.GetNode()}
 	case *logv1.Delta_PreemptionStarted:

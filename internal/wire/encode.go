@@ -130,7 +130,7 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 	case cluster.PodRemoved:
 		return &logv1.Delta{Change: &logv1.Delta_PodRemoved{PodRemoved: &logv1.PodRemoved{Id: int32(d.ID)}}}, nil
 	case cluster.PodActivated:
-		return &logv1.Delta{Change: &logv1.Delta_PodActivated{PodActivated: &logv1.PodActivated{Id: int32(d.ID)}}}, nil
+		return &logv1.Delta{Change: &logv1.Delta_PodActivated{PodActivated: &logv1.PodActivated{Id: int32(d.ID), AfterBackoff: d.AfterBackoff}}}, nil
 	case cluster.PodNominated:
 		return &logv1.Delta{Change: &logv1.Delta_PodNominated{PodNominated: &logv1.PodNominated{Id: int32(d.ID), Node: d.Node}}}, nil
 	case cluster.PreemptionStarted:

@@ -107,7 +107,7 @@ func Delta(intn Intn, st *cluster.State) cluster.Delta {
 		case 20:
 			if pending := pods(cluster.Pending); len(pending) > 0 {
 				if intn.one(4) {
-					return cluster.PodActivated{ID: pick(intn, pending)}
+					return cluster.PodActivated{ID: pick(intn, append(pending, cluster.NoPod)), AfterBackoff: intn.one(2)}
 				}
 				return cluster.PodNominated{ID: pick(intn, pending), Node: pick(intn, append([]string{""}, nodeNames...))}
 			}

@@ -86,3 +86,16 @@ func (q *Queue) activated(now time.Time, id cluster.PodID) {
 		q.requeue(now, e, forceActivate)
 	}
 }
+
+// woken brings a pod back because of an event that a plugin knows of, as any other event would.
+func (q *Queue) woken(now time.Time, id cluster.PodID) {
+	e := q.pods[id]
+	if e == nil {
+		return
+	}
+	if e.place == Unschedulable && !e.held {
+		q.requeue(now, e, q.event)
+		return
+	}
+	e.again = true // if its attempt is running, or it is held back
+}

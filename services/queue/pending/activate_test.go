@@ -87,3 +87,39 @@ func TestAPodThatAPluginActivatesWithoutAnEndBacksOff(t *testing.T) {
 		t.Errorf("attempts (-want +got):\n%s", diff)
 	}
 }
+
+// A plugin that knows of an event brings a pod back as any event does: with its backoff, also if its attempt was running. What it says of nobody concerns those that wait for anything.
+func TestAPluginWakesAPod(t *testing.T) {
+	now := time.Unix(1000, 0)
+	woken, all := cluster.PodActivated{ID: 0, AfterBackoff: true}, cluster.PodActivated{ID: cluster.NoPod}
+	for name, c := range map[string]struct {
+		delta  cluster.PodActivated
+		wake   Wake
+		during bool
+		want   Place
+	}{
+		"it":                        {woken, WhenChanged, false, Backoff},
+		"it, amid its attempt":      {woken, WhenChanged, true, Backoff},
+		"all":                       {all, WhenAnything, false, Backoff},
+		"all, amid its attempt":     {all, WhenAnything, true, Backoff},
+		"all, and it is not theirs": {all, WhenChanged, false, Unschedulable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, st, a := onePod(t, now)
+			d := refused(st)
+			d.Wake = c.wake
+			if c.during {
+				apply(t, q, st, now, c.delta)
+			}
+			q.Reject(now, st, a, d)
+			if !c.during {
+				q.Recheck(now, st)
+				apply(t, q, st, now, c.delta)
+				q.Recheck(now, st)
+			}
+			if got := place(t, q); got != c.want {
+				t.Errorf("it is %v, want %v", got, c.want)
+			}
+		})
+	}
+}

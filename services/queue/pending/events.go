@@ -15,6 +15,7 @@ const (
 	backoffComplete      = "BackoffComplete"
 	popFromBackoff       = "PopFromBackoffQ"
 	forceActivate        = "ForceActivate"
+	pluginEvent          = "PluginEvent" // of which only the plugin knows: kube-scheduler has a name for each, such as foos.v1.example.comAdd
 	unschedulableTimeout = "UnschedulableTimeout"
 )
 
@@ -31,6 +32,9 @@ func eventOf(st *cluster.State, d cluster.Delta) string {
 	case cluster.NodeSet:
 		return nodeEvent(st, &d.Node)
 	case cluster.PodActivated:
+		if d.AfterBackoff || d.ID == cluster.NoPod {
+			return pluginEvent
+		}
 		return forceActivate
 	case cluster.NodeRemoved:
 		return "NodeDelete"

@@ -147,7 +147,14 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.nominate(now, st, d.ID, d.Node == "" && st.Before().Pod.Nominated != "")
 		q.noteChanged(st)
 	case cluster.PodActivated:
-		q.activated(now, d.ID)
+		switch {
+		case d.ID == cluster.NoPod:
+			q.noteAnything()
+		case d.AfterBackoff:
+			q.woken(now, d.ID)
+		default:
+			q.activated(now, d.ID)
+		}
 	case cluster.PreemptionStarted:
 		q.nominate(now, st, d.ID, false)
 		q.noteChanged(st)

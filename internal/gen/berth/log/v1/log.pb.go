@@ -702,7 +702,7 @@ type Delta_NodeTouched struct {
 }
 
 type Delta_PodActivated struct {
-	// A pod is to be tried now, whatever it waits for, as a plugin says. Only where there are plugin services.
+	// A pod is worth trying, as a plugin says. Only where there are plugin services.
 	PodActivated *PodActivated `protobuf:"bytes,24,opt,name=pod_activated,json=podActivated,proto3,oneof"`
 }
 
@@ -2975,8 +2975,10 @@ func (x *NodeTouched) GetIndex() int32 {
 // PodActivated changes nothing: the pod waits for it.
 type PodActivated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The pod's id.
-	Id            int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The pod's id; -1: all pods that wait for whatever happens.
+	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// It serves what is left of its backoff before. False: it is tried now, whatever it waits for.
+	AfterBackoff  bool `protobuf:"varint,2,opt,name=after_backoff,json=afterBackoff,proto3" json:"after_backoff,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3016,6 +3018,13 @@ func (x *PodActivated) GetId() int32 {
 		return x.Id
 	}
 	return 0
+}
+
+func (x *PodActivated) GetAfterBackoff() bool {
+	if x != nil {
+		return x.AfterBackoff
+	}
+	return false
 }
 
 // NamespaceSet is a namespace, whole.
@@ -4373,9 +4382,10 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\vNodeRemoved\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\"#\n" +
 	"\vNodeTouched\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x05R\x05index\"\x1e\n" +
+	"\x05index\x18\x01 \x01(\x05R\x05index\"C\n" +
 	"\fPodActivated\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x05R\x02id\"O\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12#\n" +
+	"\rafter_backoff\x18\x02 \x01(\bR\fafterBackoff\"O\n" +
 	"\fNamespaceSet\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x06labels\x18\x02 \x03(\v2\x13.berth.log.v1.LabelR\x06labels\"&\n" +
