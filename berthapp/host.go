@@ -133,7 +133,7 @@ func (p *plugins) serve(ctx context.Context, cfg *loaded, schedulerName string, 
 	made := time.AfterFunc(madeWithin, func() {
 		hangs(fmt.Sprintf("they have not been made, or have not read the cluster, within %v", madeWithin))
 	})
-	profile, err := p.start(ctx, cfg, schedulerName, h.placing.Activate)
+	profile, err := p.start(ctx, cfg, schedulerName, &h.placing, timeout)
 	made.Stop()
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (h *host) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.D
 	if profile == nil {
 		return nil, errMaking
 	}
-	out := &pluginv1.DescribeResponse{}
+	out := &pluginv1.DescribeResponse{Activates: true}
 	for _, name := range profile.names {
 		out.Plugins = append(out.Plugins, &pluginv1.PluginDescription{
 			Name: name, Filters: true, Scores: true, Normalization: pluginv1.Normalization_NORMALIZATION_OWN,

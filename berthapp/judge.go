@@ -103,7 +103,18 @@ func (w *world) filter(ctx context.Context, k *kind, plugins, nodes []string) (*
 	if err != nil {
 		return nil, err
 	}
-	verdicts := make([]*fwk.Status, len(nodes)) // nil: it can
+	w.profile.hints.begin(pod.UID, k.state != nil && k.version == w.version)
+	verdicts, err := w.verdicts(ctx, k, pod, plugins, nodes)
+	w.profile.hints.end(ctx, pod, verdicts)
+	if err != nil {
+		return nil, err
+	}
+	return w.refusals(verdicts, k.filtered.by), nil
+}
+
+// verdicts returns what plugins say of nodes, of each nil if it can run the pod.
+func (w *world) verdicts(ctx context.Context, k *kind, pod *v1.Pod, plugins, nodes []string) ([]*fwk.Status, error) {
+	verdicts := make([]*fwk.Status, len(nodes))
 	switch pre := w.prefilter(ctx, k, pod); {
 	case !pre.status.IsSuccess() && !pre.status.IsRejected():
 		k.state = nil
@@ -117,7 +128,7 @@ func (w *world) filter(ctx context.Context, k *kind, plugins, nodes []string) (*
 			return nil, err
 		}
 	}
-	return w.refusals(verdicts, k.filtered.by), nil
+	return verdicts, nil
 }
 
 // filterEach runs the Filter plugins for each node that PreFilter plugins leave.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -34,6 +35,8 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 	"k8s.io/kubernetes/pkg/scheduler/util/assumecache"
+
+	"github.com/berth-scheduler/berth/internal/placeserver"
 )
 
 // loaded is a configuration, and how the API server is reached.
@@ -155,7 +158,8 @@ type profile struct {
 	pods      *podStore
 	nodes     corelisters.NodeLister // nil: no plugin takes a step
 	permits   bool                   // some plugin does
-	activate  func(uids ...string)   // has Berth try pods now
+	tell      teller
+	hints     *hints
 	cycle     chan struct{}          // who has put something in runs what belongs to a scheduling cycle
 	judged    atomic.Pointer[judged] // last
 	end       func()                 // and waits
@@ -235,7 +239,7 @@ func (p *profile) Activate(_ klog.Logger, pods map[string]*v1.Pod) {
 			uids = append(uids, string(pod.UID))
 		}
 	}
-	p.activate(uids...)
+	p.tell.Activate(uids...)
 }
 
 // called returns what the configuration calls a plugin.
@@ -268,14 +272,14 @@ func (s *shown) StorageInfos() fwk.StorageInfoLister { return s.Load().StorageIn
 // PodGroupStates are those of the pods that are told.
 func (s *shown) PodGroupStates() fwk.PodGroupStateLister { return s.Load().groups.PodGroupStates() }
 
-// start makes the plugins of a profile, and has them read what they want to know of the cluster. Activate hears which pods they want tried now.
-func (p *plugins) start(ctx context.Context, cfg *loaded, schedulerName string, activate func(uids ...string)) (*profile, error) {
+// start makes the plugins of a profile, and has them read what they want to know of the cluster. Tell hears which pods they want tried; they have timeout to say so.
+func (p *plugins) start(ctx context.Context, cfg *loaded, schedulerName string, tell teller, timeout time.Duration) (*profile, error) {
 	at := slices.IndexFunc(cfg.Profiles, func(p config.KubeSchedulerProfile) bool { return p.SchedulerName == schedulerName })
 	if at < 0 {
 		return nil, fmt.Errorf("there is no profile with the scheduler name %q", schedulerName)
 	}
 	m := p.newMaker(ctx, cfg)
-	m.activate = activate
+	m.tell, m.timeout = tell, timeout
 	profile, err := m.make(p.stripped(&cfg.Profiles[at]))
 	if err != nil {
 		m.end()
@@ -306,10 +310,12 @@ type maker struct {
 	cfg     *loaded
 	made    map[string]fwk.Plugin
 
-	activate  func(uids ...string)
+	tell      teller
+	timeout   time.Duration
 	ctx       context.Context
 	cancel    context.CancelFunc
 	informers informers.SharedInformerFactory
+	custom    struct{ start, end func() } // the same of resources that Kubernetes' client knows nothing of
 	recorder  events.EventBroadcaster
 	pods      *podStore
 	measures  *metrics.MetricAsyncRecorder
@@ -317,7 +323,10 @@ type maker struct {
 }
 
 func (p *plugins) newMaker(ctx context.Context, cfg *loaded) *maker {
-	m := &maker{plugins: p, cfg: cfg, made: make(map[string]fwk.Plugin), activate: func(...string) {}}
+	m := &maker{
+		plugins: p, cfg: cfg, made: make(map[string]fwk.Plugin), tell: new(placeserver.Server),
+	}
+	m.custom.start, m.custom.end = func() {}, func() {}
 	m.ctx, m.cancel = context.WithCancel(ctx)
 	m.informers = scheduler.NewInformerFactory(cfg.client, 0)
 	m.measures = metrics.NewMetricsAsyncRecorder(1000, measuresEvery, m.ctx.Done())
@@ -349,7 +358,7 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &profile{nameOf: make(map[string]string), points: make(map[string][]string), pods: m.pods, activate: m.activate, cycle: make(chan struct{}, 1)}
+	p := &profile{nameOf: make(map[string]string), points: make(map[string][]string), pods: m.pods, tell: m.tell, cycle: make(chan struct{}, 1)}
 	nobody, err := newWorld(m.ctx, p, 0)
 	if err != nil {
 		return nil, err
@@ -373,6 +382,18 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 		p.names = append(p.names, name)
 		p.nameOf[plugin.Name()], p.points[name] = name, pointsOf(plugin)
 	}
+	register := sets.New[string]()
+	for _, plugin := range m.made {
+		if _, ok := plugin.(fwk.EnqueueExtensions); ok {
+			register.Insert(plugin.Name())
+		}
+	}
+	custom, start, end := customInformers(m.ctx, m.cfg.rest)
+	m.custom.start, m.custom.end = start, end
+	if p.hints, err = newHints(m.ctx, p.framework.EnqueueExtensions(), register, m.informers.Core().V1().Pods().Informer(), custom); err != nil {
+		return nil, err
+	}
+	p.hints.tell, p.hints.timeout = m.tell, m.timeout
 	slices.Sort(p.names)
 	p.permits = len(p.framework.ListPlugins().Permit.Enabled) > 0
 	for _, points := range p.points {
@@ -398,6 +419,7 @@ func noResources(ctx context.Context, client kubernetes.Interface) (fwk.SharedDR
 func (m *maker) run() error {
 	m.recorder.StartRecordingToSink(m.ctx.Done())
 	m.informers.Start(m.ctx.Done())
+	m.custom.start() // there may be no such resource yet: nobody waits for it
 	for kind, synced := range m.informers.WaitForCacheSync(m.ctx.Done()) {
 		if !synced {
 			return fmt.Errorf("read the cluster: %v: %w", kind, context.Cause(m.ctx))
@@ -414,6 +436,7 @@ func (m *maker) end() {
 	<-m.measures.IsStoppedCh
 	m.recorder.Shutdown()
 	m.informers.Shutdown()
+	m.custom.end()
 }
 
 // nobodyElse is what a Handle has for what Berth's queue does, which tells plugins nothing: no pod is nominated.

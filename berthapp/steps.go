@@ -102,6 +102,7 @@ func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*p
 	if err := s.begin(of, step.Placement.Told); err != nil {
 		return nil, err
 	}
+	s.profile.hints.forget(of.pod.UID)
 	if len(step.Plugins) == 0 { // it is only told
 		s.activate(step.Kind, of.state)
 		return nil, nil

@@ -193,7 +193,7 @@ func newWalkOf(t *testing.T, config string, objects ...runtime.Object) *walk {
 		t.Fatal(err)
 	}
 	w.host = &host{timeout: time.Hour, turn: make(chan struct{}, 1)}
-	profile, err := p.start(t.Context(), cfg, "default-scheduler", w.host.placing.Activate)
+	profile, err := p.start(t.Context(), cfg, "default-scheduler", &w.host.placing, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

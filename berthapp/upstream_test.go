@@ -35,6 +35,7 @@ import (
 	"pgregory.net/rapid"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/placeserver"
 )
 
 // kube-scheduler's own plugins, as if others had written them: under names of their own.
@@ -146,7 +147,7 @@ func newScene(t *rapid.T) (*scene, func()) {
 	if err != nil {
 		t.Fatalf("decode: %v", err)
 	}
-	if s.profile, err = mine(t).start(ctx, &loaded{cfg, &restclient.Config{}, s.client}, "default-scheduler", func(...string) {}); err != nil {
+	if s.profile, err = mine(t).start(ctx, &loaded{cfg, &restclient.Config{}, s.client}, "default-scheduler", new(placeserver.Server), time.Hour); err != nil {
 		t.Fatalf("start the plugins: %v", err)
 	}
 	if s.world, err = newWorld(ctx, s.profile, 10*time.Minute); err != nil {

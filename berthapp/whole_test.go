@@ -12,11 +12,15 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -51,10 +55,30 @@ func (trouble) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.No
 	return nil
 }
 
-// gang is a plugin that has pods wait until there are as many as their annotation "gang" says. Those with an annotation "needs" fit nowhere until there is a ConfigMap of that name.
+// gang is a plugin that has pods wait until there are as many as their annotation "gang" says. Those with an annotation "needs" fit nowhere until there is a ConfigMap of that name, and those with "permitted-by" until there
+// is a Permission of that name: it activates the ones itself, and registers the event for the others.
 type gang struct {
-	handle  fwk.Handle
-	configs corelisters.ConfigMapLister
+	handle      fwk.Handle
+	configs     corelisters.ConfigMapLister
+	permissions dynamic.NamespaceableResourceInterface
+}
+
+// permissions are a resource that Berth knows nothing of.
+var permissions = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "permissions"}
+
+// EventsToRegister registers that a Permission comes, for the pods that need it.
+func (*gang) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{{
+		Event: fwk.ClusterEvent{Resource: "permissions.v1.example.com", ActionType: fwk.Add},
+		QueueingHintFn: func(_ klog.Logger, pod *v1.Pod, _, is any) (fwk.QueueingHint, error) {
+			name := is.(*unstructured.Unstructured).GetName()
+			if pod.Annotations["permitted-by"] != name {
+				return fwk.QueueSkip, nil
+			}
+			fmt.Fprintln(os.Stderr, "gang has", pod.Name, "tried for", name)
+			return fwk.Queue, nil
+		},
+	}}, nil
 }
 
 func newGang(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
@@ -72,12 +96,24 @@ func newGang(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, err
 		}
 		h.Activate(klog.Background(), wait)
 	}})
-	return &gang{h, configs.Lister()}, err
+	if err != nil {
+		return nil, err
+	}
+	client, err := dynamic.NewForConfig(h.KubeConfig())
+	if err != nil {
+		return nil, err
+	}
+	return &gang{h, configs.Lister(), client.Resource(permissions)}, nil
 }
 
 func (*gang) Name() string { return "Gang" }
 
-func (g *gang) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.NodeInfo) *fwk.Status {
+func (g *gang) Filter(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.NodeInfo) *fwk.Status {
+	if name, ok := pod.Annotations["permitted-by"]; ok {
+		if _, err := g.permissions.Namespace(pod.Namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return fwk.NewStatus(fwk.Unschedulable, "nobody has permitted it")
+		}
+	}
 	name, ok := pod.Annotations["needs"]
 	if !ok {
 		return nil
@@ -172,6 +208,13 @@ type whole struct {
 func startWhole(t *testing.T) *whole {
 	t.Helper()
 	w := &whole{t: t, cp: kubetest.StartT(t, kubetest.Options{}), log: filepath.Join(t.TempDir(), "log")}
+	w.make(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}, "", map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "permissions.example.com"},
+		"spec": map[string]any{
+			"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "permissions", "kind": "Permission"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}},
+		},
+	})
 	prices := []string{"30", "10", "20"}
 	for i, price := range prices {
 		n := kubetest.PlainNode(i)
@@ -226,6 +269,23 @@ func (w *whole) eventually(what string, is func() (bool, string)) {
 			w.t.Fatalf("%s: %s", what, found)
 		}
 	}
+}
+
+// make makes an object of any resource.
+func (w *whole) make(resource schema.GroupVersionResource, namespace string, object map[string]any) {
+	w.t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", w.cp.Kubeconfig())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.eventually("there are "+resource.Resource, func() (bool, string) { // a resource takes a moment to be served
+		_, err := client.Resource(resource).Namespace(namespace).Create(w.t.Context(), &unstructured.Unstructured{Object: object}, metav1.CreateOptions{})
+		return err == nil, fmt.Sprint(err)
+	})
 }
 
 func (w *whole) create(name, scheduler string, annotations map[string]string) {
@@ -344,6 +404,13 @@ func TestACompiledInPluginTakesAllSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.awaitOn("needy", "")
+	w.create("permitted", "gang", map[string]string{"gang": "1", "permitted-by": "somebody"})
+	w.awaitTold("permitted", "nobody has permitted it")
+	for _, name := range []string{"nobody", "somebody"} {
+		w.make(permissions, "default", map[string]any{"apiVersion": "example.com/v1", "kind": "Permission", "metadata": map[string]any{"name": name}})
+	}
+	w.awaitLog("gang has permitted tried for somebody", 0)
+	w.awaitOn("permitted", "")
 	of3 := map[string]string{"gang": "3"}
 	w.create("one", "gang", of3)
 	w.awaitLog("gang has wait one", 0)

@@ -21,6 +21,9 @@ func TestBerthHearsOfWhatPluginsActivate(t *testing.T) {
 		h := new(history)
 		serve(t, Config{Listener: l, Plugins: []Plugin{stepping("A", h)}, Activator: activator})
 		client := dial(t, "passthrough:plugins", grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+		if d, err := client.Describe(t.Context(), nil); err != nil || !d.GetActivates() {
+			t.Errorf("it describes itself as %v, %v", d, err)
+		}
 		p := opened(t, client)
 		p.request(&pluginv1.PlaceRequest{HearsActivates: true})
 		p.expect("0 activates [early]")
@@ -28,5 +31,7 @@ func TestBerthHearsOfWhatPluginsActivate(t *testing.T) {
 		p.expect("2")
 		activator.Activate("late")
 		p.expect("0 activates [late]")
+		activator.Wake("later")
+		p.expect("0 wakes [later]")
 	})
 }

@@ -146,6 +146,9 @@ func inWords(r *pluginv1.PlaceResponse) string {
 	if len(r.GetActivates()) > 0 {
 		said += fmt.Sprint(" activates ", r.GetActivates())
 	}
+	if len(r.GetWakes()) > 0 {
+		said += fmt.Sprint(" wakes ", r.GetWakes())
+	}
 	return said
 }
 

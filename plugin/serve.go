@@ -38,7 +38,7 @@ type Config struct {
 	TLS TLSFiles
 	// InsecurePlaintext serves without TLS on addresses that are not loopback: whoever reaches them can ask, and whoever is on the way there can say where pods go.
 	InsecurePlaintext bool
-	// Activator has Berth try pods at once that wait. It takes a plugin with a step that the pods' profile uses, and is of one Serve at a time. nil: there is none.
+	// Activator has Berth try pods that wait. It is of one Serve at a time. nil: there is none.
 	Activator *Activator
 	// Log is where panics of plugins go, with their stacks. nil discards.
 	Log *slog.Logger
@@ -75,7 +75,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	if cfg.Activator != nil {
-		service.placing = &cfg.Activator.server
+		service.placing, service.describe.Activates = &cfg.Activator.server, true
 	}
 	if cfg.TLS != (TLSFiles{}) {
 		if cfg.TLS.Cert == "" || cfg.TLS.Key == "" || cfg.TLS.CA == "" {

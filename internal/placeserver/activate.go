@@ -11,27 +11,27 @@ import (
 // maxActivations are as many pods as are kept that are to be activated, of a stream, or until there is one. Of more, nobody hears: they are tried again anyway, some time.
 const maxActivations = 10_000
 
-// activations are pods that are to be activated, by UID. It is safe for concurrent use.
+// activations are pods that are to be activated, or woken. It is safe for concurrent use.
 type activations struct {
 	more chan struct{} // holds a value while there may be some
 
 	mu   sync.Mutex
-	uids map[string]bool
+	uids map[string]bool // whether it is now, or after a backoff
 }
 
 func newActivations() *activations {
 	return &activations{more: make(chan struct{}, 1), uids: make(map[string]bool)}
 }
 
-func (a *activations) add(uids []string) {
+func (a *activations) add(uids []string, now bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, uid := range uids {
-		if len(a.uids) == maxActivations {
-			break
+		if uid == "" || len(uid) > pluginproto.MaxUIDBytes || !utf8.ValidString(uid) {
+			continue
 		}
-		if uid != "" && len(uid) <= pluginproto.MaxUIDBytes && utf8.ValidString(uid) {
-			a.uids[uid] = true
+		if _, ok := a.uids[uid]; ok || len(a.uids) < maxActivations {
+			a.uids[uid] = a.uids[uid] || now
 		}
 	}
 	a.signal()
@@ -46,28 +46,40 @@ func (a *activations) signal() {
 }
 
 // take takes up to so many.
-func (a *activations) take(most int) (uids []string) {
+func (a *activations) take(most int) (now, later []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for uid := range a.uids {
-		if len(uids) == most {
+	for uid, is := range a.uids {
+		if len(now)+len(later) == most {
 			a.signal()
 			break
 		}
-		uids = append(uids, uid)
+		if is {
+			now = append(now, uid)
+		} else {
+			later = append(later, uid)
+		}
 		delete(a.uids, uid)
 	}
-	return uids
+	return now, later
 }
 
 // Activate has Berth hear that pods are worth trying now, by their UIDs: on the streams that there are, or on the next one. It does not wait.
-func (s *Server) Activate(uids ...string) {
+func (s *Server) Activate(uids ...string) { s.tell(uids, true) }
+
+// Wake has Berth hear, as Activate does, that something has happened for which pods are worth trying when they have served their backoff.
+func (s *Server) Wake(uids ...string) { s.tell(uids, false) }
+
+func (s *Server) tell(uids []string, now bool) {
+	if len(uids) == 0 {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	heard := false
 	for p := range s.streams {
 		if p.ctx.Err() == nil {
-			p.activated.add(uids)
+			p.activated.add(uids, now)
 			heard = true
 		}
 	}
@@ -77,7 +89,7 @@ func (s *Server) Activate(uids ...string) {
 	if s.unheard == nil {
 		s.unheard = newActivations()
 	}
-	s.unheard.add(uids)
+	s.unheard.add(uids, now)
 }
 
 // begin has a stream among those that there are. end does not any more.
@@ -97,16 +109,16 @@ func (s *Server) end(p *stream) {
 	s.mu.Lock()
 	delete(s.streams, p)
 	s.mu.Unlock()
-	if left := p.activated.take(maxActivations); len(left) > 0 {
-		s.Activate(left...)
-	}
+	now, later := p.activated.take(maxActivations)
+	s.tell(now, true)
+	s.tell(later, false)
 }
 
 // activates returns a response with pods that are to be activated, nil if there are none.
 func (p *stream) activates() *pluginv1.PlaceResponse {
-	uids := p.activated.take(pluginproto.MaxActivates)
-	if len(uids) == 0 {
+	now, later := p.activated.take(pluginproto.MaxActivates)
+	if len(now)+len(later) == 0 {
 		return nil
 	}
-	return &pluginv1.PlaceResponse{Activates: uids}
+	return &pluginv1.PlaceResponse{Activates: now, Wakes: later}
 }

@@ -143,6 +143,9 @@ func (a *asking) heard(t *testing.T) []string {
 		t.Errorf("it answers request %d", response.GetId())
 	}
 	uids := response.GetActivates()
+	for _, uid := range response.GetWakes() {
+		uids = append(uids, "wakes "+uid)
+	}
 	slices.Sort(uids)
 	return uids
 }
@@ -165,7 +168,9 @@ func TestActivationsAreHeardOf(t *testing.T) {
 	}
 	endFirst()
 	endSecond()
+	server.Wake("woken", "late")
 	server.Activate("late")
+	server.Wake("late")
 	deaf := new(asking)
 	endDeaf := deaf.served(t, &server, false)
 	deaf.requests <- &pluginv1.PlaceRequest{Id: 2, Step: pluginv1.Step_STEP_RESERVE, Placement: &pluginv1.Placement{Uid: "u", Namespace: "n", Name: "p", Node: "a"}}
@@ -175,7 +180,7 @@ func TestActivationsAreHeardOf(t *testing.T) {
 	endDeaf()
 	last := new(asking)
 	endLast := last.served(t, &server, true)
-	if got := last.heard(t); !slices.Equal(got, []string{"late"}) {
+	if got := last.heard(t); !slices.Equal(got, []string{"late", "wakes woken"}) {
 		t.Errorf("behind a stream that does not hear, %q are heard of", got)
 	}
 	endLast()

@@ -274,9 +274,9 @@ func (h *Host) EndPlacing(epoch cluster.Epoch) {
 // Longest returns how long it takes at most to ask the services of a set about a pod, if all nodes fit a request.
 func (h *Host) Longest(set Set) (long time.Duration) {
 	for i := range set.Each() {
-		long += 3 * h.services[i].Timeout // to describe, to begin a session, and to ask
+		long += 5 * h.services[i].Timeout // to describe, to begin a session, and to ask; to describe, and to begin to place
 		if h.services[i].takes() {
-			long += 4 * h.services[i].Timeout // to describe, to begin to place, to reserve and to permit
+			long += 2 * h.services[i].Timeout // to reserve and to permit
 		}
 	}
 	return long
@@ -290,7 +290,11 @@ func (h *Host) Begin(ctx context.Context, epoch cluster.Epoch, schedulerName str
 			continue
 		}
 		s := h.services[u.service]
-		if err := s.begin(ctx, epoch); err != nil {
+		err := s.begin(ctx, epoch)
+		if err == nil && s.session.activates { // it has its say before it is asked
+			_, err = s.beginPlacing(ctx, epoch)
+		}
+		if err != nil {
 			if err := k.skip(ctx, s, err); err != nil {
 				return nil, err
 			}

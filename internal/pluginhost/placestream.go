@@ -31,7 +31,8 @@ type placeStream struct {
 	running sync.WaitGroup
 	more    chan struct{} // holds a value while there may be something to send
 
-	activates func(uids []string) // hears which pods the service wants tried now
+	ended     func()                        // hears that it has
+	activates func(uids []string, now bool) // hears which pods the service wants tried
 
 	mu      sync.Mutex
 	last    int64                    // id
@@ -188,6 +189,7 @@ func (is *placeStream) receives() {
 	calls := is.calls
 	is.calls, is.placed, is.outbox = nil, nil, nil
 	is.mu.Unlock()
+	is.ended()
 	for _, c := range calls {
 		c.end(err)
 	}
@@ -209,11 +211,12 @@ func (is *placeStream) because(err error) error {
 
 // take takes in an answer.
 func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
-	if uids := response.GetActivates(); len(uids) > 0 {
-		if len(uids) > pluginproto.MaxActivates {
-			return fmt.Errorf("its answer makes no sense: activates: %d pods, want at most %d", len(uids), pluginproto.MaxActivates)
+	if n := len(response.GetActivates()) + len(response.GetWakes()); n > 0 {
+		if n > pluginproto.MaxActivates {
+			return fmt.Errorf("its answer makes no sense: activates, wakes: %d pods, want at most %d", n, pluginproto.MaxActivates)
 		}
-		is.activates(uids)
+		is.activates(response.GetActivates(), true)
+		is.activates(response.GetWakes(), false)
 		if response.GetId() == 0 {
 			return nil
 		}

@@ -31,6 +31,7 @@ type stepper struct {
 	pluginv1.UnimplementedPluginServiceServer
 	name    string // of its plugin; "": P
 	objects bool
+	tells   bool // which pods are worth trying
 	answer  func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse
 
 	mu   sync.Mutex
@@ -38,7 +39,7 @@ type stepper struct {
 }
 
 func (s *stepper) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
-	return &pluginv1.DescribeResponse{Plugins: []*pluginv1.PluginDescription{{
+	return &pluginv1.DescribeResponse{Activates: s.tells, Plugins: []*pluginv1.PluginDescription{{
 		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Depends: &pluginv1.Dependencies{Objects: s.objects},
 	}}}, nil
 }
@@ -647,6 +648,7 @@ func TestWhatAServiceWantsTriedIsKept(t *testing.T) {
 	h := hosting(t, s, time.Minute)
 	reserve := func(pod string) error { return h.Reserve(t.Context(), 1, placementOf(pod), noPod) }
 	says = [][]string{{"a", "b"}, {"b"}}
+	h.services[0].activated.add([]string{"b", "later"}, false)
 	if err := reserve("p"); err != nil {
 		t.Fatal(err)
 	}
@@ -654,7 +656,8 @@ func TestWhatAServiceWantsTriedIsKept(t *testing.T) {
 	taken := h.TakeActivated(1)
 	<-h.Activations() // there are more
 	taken = append(taken, h.TakeActivated(5)...)
-	if len(taken) != 2 || taken[0].UID == taken[1].UID || len(h.TakeActivated(5)) != 0 {
+	slices.SortFunc(taken, func(a, b Activated) int { return cmp.Compare(a.UID, b.UID) })
+	if !slices.Equal(taken, []Activated{{"a", true, 0}, {"b", true, 0}, {"later", false, 0}}) || len(h.TakeActivated(5)) != 0 {
 		t.Errorf("taken: %v", taken)
 	}
 	if !h.Concerns(taken[0], "default-scheduler") || h.Concerns(taken[0], "other") {
@@ -675,7 +678,51 @@ func TestWhatAServiceWantsTriedIsKept(t *testing.T) {
 		t.Errorf("%d are kept, want %d", n, mostActivated)
 	}
 	says = [][]string{append(many, "one more")}
-	if err := reserve("r"); err == nil || !strings.Contains(err.Error(), "activates: 1001 pods, want at most 1000") {
+	if err := reserve("r"); err == nil || !strings.Contains(err.Error(), "activates, wakes: 1001 pods, want at most 1000") {
 		t.Errorf("too many: %v", err)
+	}
+}
+
+// A service that says which pods are worth trying is heard again when its stream has ended, and all are that wait for anything: it may have said something meanwhile. Other services are not.
+func TestAServiceThatActivatesIsHeardAgain(t *testing.T) {
+	for _, tells := range []bool{true, false} {
+		ends := true
+		s := &stepper{tells: tells}
+		s.answer = func(*pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+			if ends {
+				return []*pluginv1.PlaceResponse{{Id: 1 << 40}} // which makes no sense
+			}
+			return []*pluginv1.PlaceResponse{{}}
+		}
+		h := hosting(t, s, time.Minute)
+		h.services[0].clock = func() time.Duration { return 0 }
+		if !h.Hear(t.Context(), 1) || h.services[0].placing.now() != nil {
+			t.Errorf("tells %v: it is heard, and nobody has begun", tells)
+		}
+		if err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); err == nil {
+			t.Fatal("it makes sense")
+		}
+		<-h.Activations()
+		if n := len(h.TakeActivated(5)); n != 0 {
+			t.Errorf("tells %v: %d are to be tried", tells, n)
+		}
+		if all := h.Hear(t.Context(), 1); all == tells { // it has failed just now
+			t.Errorf("tells %v: Hear returns %v", tells, all)
+		}
+		ends = false
+		h.services[0].clock = func() time.Duration { return time.Hour }
+		if !h.Hear(t.Context(), 1) || (h.services[0].placing.now() != nil) != tells {
+			t.Errorf("tells %v: it is heard, or is not", tells)
+		}
+		want := []Activated{{}}
+		if !tells {
+			want = nil
+		}
+		if got := h.TakeActivated(5); !slices.Equal(got, want) {
+			t.Errorf("tells %v: %v are to be tried", tells, got)
+		}
+		if !h.Hear(t.Context(), 2) {
+			t.Errorf("tells %v: it is heard in another epoch", tells)
+		}
 	}
 }

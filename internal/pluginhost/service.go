@@ -95,7 +95,7 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 		return fmt.Errorf("begin a session: %w", short(err))
 	}
 	s.session = newSession(&s.limits, epoch, plugins)
-	s.session.profiles = s.profiles
+	s.session.profiles, s.session.activates = s.profiles, described.GetActivates()
 	s.session.calls.begin(within, cancel, stream)
 	s.log.Info("plugin service: session begun")
 	return nil

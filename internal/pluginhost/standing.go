@@ -32,6 +32,9 @@ type placing struct {
 	stream *placeStream  // nil: there is none, or it has not been told yet of what stands
 	failed time.Duration // by clock, since when none could be begun
 	why    error
+
+	begun     cluster.Epoch // in which the last one was
+	activates bool          // the service says which pods are worth trying
 }
 
 // PodOf reads a pod, for services that are sent it.
@@ -239,7 +242,10 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	if err != nil {
 		return nil, fmt.Errorf("begin to place: %w", short(err))
 	}
-	is = &placeStream{epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), last: 1, activates: s.activated.add}
+	is = &placeStream{
+		epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), last: 1,
+		activates: s.activated.add, ended: func() { signal(s.host.activations) },
+	}
 	for _, p := range plugins {
 		is.objects = is.objects || p.GetDepends().GetObjects() || p.GetDepends().GetPod()
 	}
@@ -252,8 +258,12 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		return nil, err
 	}
 	s.placing.mu.Lock()
-	s.placing.stream, s.placing.why = is, nil
+	again := s.placing.begun == epoch
+	s.placing.stream, s.placing.why, s.placing.begun, s.placing.activates = is, nil, epoch, described.GetActivates()
 	s.placing.mu.Unlock()
+	if again && described.GetActivates() { // what it had to say meanwhile may be lost
+		s.activated.addAll()
+	}
 	s.log.Info("plugin service: placements are told")
 	return is, nil
 }

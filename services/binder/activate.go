@@ -8,13 +8,19 @@ import (
 	"github.com/berth-scheduler/berth/internal/pluginhost"
 )
 
-// Pods that plugin services want tried now are activated every activateEvery, activatedAtOnce of each service at most: plugins that want it without an end take no more of the log than that.
+// Pods that plugin services want tried are activated every activateEvery, activatedAtOnce of each service at most: plugins that want it without an end take no more of the log than that.
 const (
 	activateEvery   = 50 * time.Millisecond
 	activatedAtOnce = 250
 )
 
-// activateLane has the shards of pods try them that plugin services want tried now. An error ends the term.
+// A service that may have something to say of pods, and cannot be begun anew at once, is tried again after hearSoon, and then after twice as long each time, up to hearLate.
+const (
+	hearSoon = time.Second
+	hearLate = 30 * time.Second
+)
+
+// activateLane has the shards of pods try them that plugin services want tried. An error ends the term.
 func (t *term) activateLane(ctx context.Context) error {
 	services := t.services()
 	if services == nil {
@@ -22,6 +28,8 @@ func (t *term) activateLane(ctx context.Context) error {
 	}
 	pause := time.NewTimer(0)
 	defer pause.Stop()
+	retry, later := time.NewTimer(0), hearSoon
+	defer retry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -32,6 +40,13 @@ func (t *term) activateLane(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-services.Activations():
+		case <-retry.C:
+		}
+		if services.Hear(ctx, cluster.Epoch(t.epoch)) {
+			later = hearSoon
+		} else {
+			retry.Reset(later)
+			later = min(2*later, hearLate)
 		}
 		if err := t.activate(services.TakeActivated(activatedAtOnce)); err != nil {
 			return err
@@ -40,11 +55,17 @@ func (t *term) activateLane(ctx context.Context) error {
 	}
 }
 
-// activate says in the log that pods are to be tried now, of those that wait, and are of a profile that uses the service. An error ends the term.
+// activate says in the log that pods are to be tried, of those that wait, and are of a profile that uses the service. An error ends the term.
 func (t *term) activate(wanted []pluginhost.Activated) error {
 	return t.ledger.update(func(tx *tx) error {
 		seen := make(map[cluster.PodID]bool, len(wanted))
 		for _, a := range wanted {
+			if a.UID == "" {
+				if err := tx.apply(cluster.PodActivated{ID: cluster.NoPod}); err != nil {
+					return err
+				}
+				continue
+			}
 			id, ok := tx.state.PodByUID(a.UID)
 			if !ok || seen[id] {
 				continue
@@ -54,7 +75,7 @@ func (t *term) activate(wanted []pluginhost.Activated) error {
 				continue
 			}
 			seen[id] = true
-			if err := tx.apply(cluster.PodActivated{ID: id}); err != nil {
+			if err := tx.apply(cluster.PodActivated{ID: id, AfterBackoff: !a.Now}); err != nil {
 				return err
 			}
 		}

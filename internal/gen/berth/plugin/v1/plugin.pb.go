@@ -191,7 +191,9 @@ func (*DescribeRequest) Descriptor() ([]byte, []int) {
 type DescribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The plugins, at most 64, with different names.
-	Plugins       []*PluginDescription `protobuf:"bytes,1,rep,name=plugins,proto3" json:"plugins,omitempty"`
+	Plugins []*PluginDescription `protobuf:"bytes,1,rep,name=plugins,proto3" json:"plugins,omitempty"`
+	// It says which pods are worth trying: Place is called of it also if it takes no step.
+	Activates     bool `protobuf:"varint,2,opt,name=activates,proto3" json:"activates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -231,6 +233,13 @@ func (x *DescribeResponse) GetPlugins() []*PluginDescription {
 		return x.Plugins
 	}
 	return nil
+}
+
+func (x *DescribeResponse) GetActivates() bool {
+	if x != nil {
+		return x.Activates
+	}
+	return false
 }
 
 // PluginDescription describes a plugin.
@@ -1391,7 +1400,7 @@ type PlaceRequest struct {
 	// The plugins that do it, in the order in which they are to; none if the service is only to know of the placement. The first that rejects or fails ends the step, but for STEP_UNRESERVE and STEP_POST_BIND, which
 	// all do. Of STEP_UNRESERVE it is all that reserve, also those that have not been asked to.
 	Plugins []string `protobuf:"bytes,5,rep,name=plugins,proto3" json:"plugins,omitempty"`
-	// In the first request of a stream: PlaceResponse.activates is heard.
+	// In the first request of a stream: PlaceResponse.activates and wakes are heard.
 	HearsActivates bool `protobuf:"varint,6,opt,name=hears_activates,json=hearsActivates,proto3" json:"hears_activates,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1572,9 +1581,11 @@ type PlaceResponse struct {
 	// Of STEP_PERMIT, once: the pod waits, for so many milliseconds at most, 900000 in any case, and another response with this id says what becomes of it. Without one, it is rejected, some time later.
 	// 0: it does not wait.
 	WaitsMilliseconds int64 `protobuf:"varint,4,opt,name=waits_milliseconds,json=waitsMilliseconds,proto3" json:"waits_milliseconds,omitempty"`
-	// The UIDs of pods that are worth trying now, whatever they wait for: kube-scheduler's Handle.Activate. At most 1000, and none unless the first request has hears_activates. A response may have nothing else,
-	// and answer no request: then its id is 0. Berth passes over those that do not wait, or are of a profile that does not use the service, and tries none at once more often than its backoff has it.
-	Activates     []string `protobuf:"bytes,5,rep,name=activates,proto3" json:"activates,omitempty"`
+	// The UIDs of pods that are worth trying now, whatever they wait for: kube-scheduler's Handle.Activate. With wakes, at most 1000, and none unless the first request has hears_activates. A response may have
+	// nothing else, and answer no request: then its id is 0. Berth passes over those that do not wait, or are of a profile that does not use the service, and tries none at once more often than its backoff has it.
+	Activates []string `protobuf:"bytes,5,rep,name=activates,proto3" json:"activates,omitempty"`
+	// The same of pods that are worth trying since something has happened: they serve what is left of their backoff before.
+	Wakes         []string `protobuf:"bytes,6,rep,name=wakes,proto3" json:"wakes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1644,6 +1655,13 @@ func (x *PlaceResponse) GetActivates() []string {
 	return nil
 }
 
+func (x *PlaceResponse) GetWakes() []string {
+	if x != nil {
+		return x.Wakes
+	}
+	return nil
+}
+
 // Rejection says why a placement does not come about.
 type Rejection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1704,9 +1722,10 @@ var File_berth_plugin_v1_plugin_proto protoreflect.FileDescriptor
 const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\n" +
 	"\x1cberth/plugin/v1/plugin.proto\x12\x0fberth.plugin.v1\"\x11\n" +
-	"\x0fDescribeRequest\"P\n" +
+	"\x0fDescribeRequest\"n\n" +
 	"\x10DescribeResponse\x12<\n" +
-	"\aplugins\x18\x01 \x03(\v2\".berth.plugin.v1.PluginDescriptionR\aplugins\"\xca\x02\n" +
+	"\aplugins\x18\x01 \x03(\v2\".berth.plugin.v1.PluginDescriptionR\aplugins\x12\x1c\n" +
+	"\tactivates\x18\x02 \x01(\bR\tactivates\"\xca\x02\n" +
 	"\x11PluginDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\afilters\x18\x02 \x01(\bR\afilters\x12\x16\n" +
@@ -1816,13 +1835,14 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12%\n" +
 	"\x0escheduler_name\x18\x04 \x01(\tR\rschedulerName\x12\x12\n" +
 	"\x04node\x18\x05 \x01(\tR\x04node\x12\x16\n" +
-	"\x06object\x18\x06 \x01(\fR\x06object\"\xbc\x01\n" +
+	"\x06object\x18\x06 \x01(\fR\x06object\"\xd2\x01\n" +
 	"\rPlaceResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x128\n" +
 	"\trejection\x18\x02 \x01(\v2\x1a.berth.plugin.v1.RejectionR\trejection\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12-\n" +
 	"\x12waits_milliseconds\x18\x04 \x01(\x03R\x11waitsMilliseconds\x12\x1c\n" +
-	"\tactivates\x18\x05 \x03(\tR\tactivates\";\n" +
+	"\tactivates\x18\x05 \x03(\tR\tactivates\x12\x14\n" +
+	"\x05wakes\x18\x06 \x03(\tR\x05wakes\";\n" +
 	"\tRejection\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason*\x81\x01\n" +

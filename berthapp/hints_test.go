@@ -1,0 +1,260 @@
+package berthapp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+)
+
+// told is what Berth has been told, "now p" or "p".
+type told struct{ pods []string }
+
+func (t *told) Activate(uids ...string) {
+	for _, uid := range uids {
+		t.pods = append(t.pods, "now "+uid)
+	}
+}
+
+func (t *told) Wake(uids ...string) { t.pods = append(t.pods, uids...) }
+
+func (t *told) take() []string {
+	pods := t.pods
+	t.pods = nil
+	slices.Sort(pods)
+	return pods
+}
+
+// registers is a plugin that registers events.
+type registers struct {
+	name   string
+	events []fwk.ClusterEventWithHint
+	err    error
+}
+
+func (r registers) Name() string { return r.name }
+
+func (r registers) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return r.events, r.err
+}
+
+const foos fwk.EventResource = "foos.v1.example.com"
+
+// of returns an event of which a plugin says so.
+func of(resource fwk.EventResource, action fwk.ActionType, says fwk.QueueingHint, err error) fwk.ClusterEventWithHint {
+	return fwk.ClusterEventWithHint{
+		Event:          fwk.ClusterEvent{Resource: resource, ActionType: action},
+		QueueingHintFn: func(klog.Logger, *v1.Pod, any, any) (fwk.QueueingHint, error) { return says, err },
+	}
+}
+
+// newTestHints returns hints of plugins: Queues, Skips and Fails register what becomes of foos, Labels the labels of pods, and Silent nothing.
+func newTestHints(t *testing.T) (*hints, *told, map[schema.GroupVersionResource]bool) {
+	t.Helper()
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0) // never started
+	watched := make(map[schema.GroupVersionResource]bool)
+	h, err := newHints(t.Context(), []fwk.EnqueueExtensions{
+		registers{name: "Queues", events: []fwk.ClusterEventWithHint{of(foos, fwk.Add|fwk.Delete, fwk.Queue, nil), of(fwk.Node, fwk.Add, fwk.Queue, nil)}},
+		registers{name: "Skips", events: []fwk.ClusterEventWithHint{of(foos, fwk.Add|fwk.Update, fwk.QueueSkip, nil)}},
+		registers{name: "Fails", events: []fwk.ClusterEventWithHint{of(foos, fwk.Add, fwk.QueueSkip, errors.New("oh no"))}},
+		registers{name: "Labels", events: []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.UpdatePodLabel}}}},
+		registers{name: "Silent", events: framework.UnrollWildCardResource()},
+	}, sets.New("Queues", "Skips", "Fails", "Labels"), factory.Core().V1().Pods().Informer(), func(resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
+		watched[resource] = true
+		return factory.Core().V1().ConfigMaps().Informer(), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := new(told)
+	h.tell, h.timeout = heard, time.Hour
+	return h, heard, watched
+}
+
+// waits has a pod that plugins have refused.
+func (h *hints) waits(t *testing.T, name string, code fwk.Code, by ...string) *v1.Pod {
+	t.Helper()
+	pod := podNamed(name)
+	if err := h.pods.Add(pod); err != nil {
+		t.Fatal(err)
+	}
+	h.begin(pod.UID, false)
+	h.end(t.Context(), pod, refusedBy(code, by...))
+	return pod
+}
+
+func refusedBy(code fwk.Code, by ...string) []*fwk.Status {
+	verdicts := []*fwk.Status{nil}
+	for _, name := range by {
+		verdicts = append(verdicts, fwk.NewStatus(code, "no").WithPlugin(name))
+	}
+	return verdicts
+}
+
+// Who is tried behind an event is whom a plugin that has refused it wants tried then; at once if that plugin waits for it.
+func TestPluginsSayWhoIsTriedBehindAnEvent(t *testing.T) {
+	h, heard, watched := newTestHints(t)
+	if want := (schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "foos"}); len(watched) != 1 || !watched[want] {
+		t.Errorf("watched: %v, want %v", watched, want)
+	}
+	h.waits(t, "queues", fwk.Unschedulable, "Queues")
+	h.waits(t, "pends", fwk.Pending, "Skips", "Queues")
+	h.waits(t, "skips", fwk.UnschedulableAndUnresolvable, "Skips")
+	h.waits(t, "fails", fwk.Unschedulable, "Skips", "Fails")
+	h.waits(t, "silent", fwk.Unschedulable, "Silent")
+	h.waits(t, "placed", fwk.Unschedulable)
+	on := h.handler(foos, fwk.Add|fwk.Update|fwk.Delete)
+	for _, tt := range []struct {
+		name string
+		is   func()
+		want []string
+	}{
+		{"an object has come", func() { on.OnAdd(&v1.ConfigMap{}, false) }, []string{"fails", "now pends", "queues"}},
+		{"one has changed", func() { on.OnUpdate(&v1.ConfigMap{}, &v1.ConfigMap{}) }, nil},
+		{"one is gone", func() { on.OnDelete(cache.DeletedFinalStateUnknown{Obj: &v1.ConfigMap{}}) }, []string{"now pends", "queues"}},
+	} {
+		tt.is()
+		if diff := cmp.Diff(tt.want, heard.take()); diff != "" {
+			t.Errorf("%s: tried (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	only := h.handler(foos, fwk.Delete)
+	if only.AddFunc != nil || only.UpdateFunc != nil || only.DeleteFunc == nil {
+		t.Error("of a resource, more or less is heard than is registered")
+	}
+}
+
+// A pod that has changed itself is tried if a plugin that has refused it registers that, or says nothing of events. A change of a pod that is placed may matter to all.
+func TestPodsThatChangeMayBeTried(t *testing.T) {
+	h, heard, _ := newTestHints(t)
+	labels, silent := h.waits(t, "labels", fwk.Unschedulable, "Labels"), h.waits(t, "silent", fwk.Unschedulable, "Silent")
+	h.waits(t, "queues", fwk.Unschedulable, "Queues")
+	changed := func(pod *v1.Pod, change func(*v1.Pod)) *v1.Pod {
+		out := pod.DeepCopy()
+		out.ResourceVersion += "1"
+		change(out)
+		return out
+	}
+	labelled := func(pod *v1.Pod) { pod.Labels = map[string]string{"a": "b"} }
+	annotated := func(pod *v1.Pod) { pod.Annotations = map[string]string{"a": "b"} }
+	placed := changed(podNamed("placed"), func(pod *v1.Pod) { pod.Spec.NodeName = "n" })
+	for _, tt := range []struct {
+		name   string
+		pod    *v1.Pod
+		change func(*v1.Pod)
+		want   []string
+	}{
+		{"its labels", labels, labelled, []string{"labels"}},
+		{"its annotations", labels, annotated, nil},
+		{"annotations, and its plugin says nothing of events", silent, annotated, []string{"silent"}},
+		{"labels of a pod that is placed", placed, labelled, []string{"labels"}},
+		{"annotations of a pod that is placed", placed, annotated, nil},
+		{"labels of a pod that nobody has refused", podNamed("other"), labelled, nil},
+	} {
+		h.podChanged(tt.pod, changed(tt.pod, tt.change))
+		if diff := cmp.Diff(tt.want, heard.take()); diff != "" {
+			t.Errorf("%s: tried (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	h.podChanged(labels, labels) // it is told again
+	if got := heard.take(); got != nil {
+		t.Errorf("%q are tried, and nothing has happened", got)
+	}
+}
+
+// What happens while a pod is judged is asked about when that is over, and what happened before is not: plugins have seen it.
+func TestWhatHappensWhileAPodIsJudged(t *testing.T) {
+	h, heard, _ := newTestHints(t)
+	pod := h.waits(t, "p", fwk.Unschedulable, "Queues")
+	on := h.handler(foos, fwk.Add)
+	h.begin(pod.UID, false)
+	on.OnAdd(&v1.ConfigMap{}, false)
+	if got := heard.take(); got != nil {
+		t.Errorf("amid the attempt, %q are tried", got)
+	}
+	h.end(t.Context(), pod, refusedBy(fwk.Unschedulable, "Skips"))
+	if got := heard.take(); got != nil {
+		t.Errorf("it was refused by who does not want it tried; %q are", got)
+	}
+	h.begin(pod.UID, true) // its other nodes
+	on.OnAdd(&v1.ConfigMap{}, false)
+	h.end(t.Context(), pod, refusedBy(fwk.Unschedulable, "Queues"))
+	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
+		t.Errorf("tried (-want +got):\n%s", diff)
+	}
+	if by := h.refused[pod.UID].by; !by.Equal(sets.New("Skips", "Queues")) {
+		t.Errorf("it is refused by %v", by)
+	}
+	h.begin(pod.UID, false)
+	h.podChanged(pod, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p", ResourceVersion: "9", Labels: map[string]string{"a": "b"}}})
+	h.end(t.Context(), pod, refusedBy(fwk.Unschedulable, "Labels"))
+	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
+		t.Errorf("it has changed itself: tried (-want +got):\n%s", diff)
+	}
+	h.begin(pod.UID, false)
+	for range mostDuring + 1 {
+		on.OnAdd(&v1.ConfigMap{}, false)
+	}
+	h.end(t.Context(), pod, refusedBy(fwk.Unschedulable, "Skips"))
+	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
+		t.Errorf("more has happened than is kept: tried (-want +got):\n%s", diff)
+	}
+}
+
+// Of a pod that does not wait any more, nothing is kept.
+func TestNothingIsKeptOfPodsThatDoNotWait(t *testing.T) {
+	h, heard, _ := newTestHints(t)
+	bound := h.waits(t, "bound", fwk.Unschedulable, "Queues")
+	is := bound.DeepCopy()
+	is.Spec.NodeName = "n"
+	h.podChanged(bound, is)
+	h.podGone(cache.DeletedFinalStateUnknown{Obj: h.waits(t, "gone", fwk.Unschedulable, "Queues")})
+	was := h.waits(t, "made anew", fwk.Unschedulable, "Queues")
+	h.podChanged(was, podNamed("another"))
+	h.forget(h.waits(t, "reserved", fwk.Unschedulable, "Queues").UID)
+	h.waits(t, "fits", fwk.Unschedulable)
+	unknown := podNamed("unknown")
+	h.begin(unknown.UID, false)
+	h.end(t.Context(), unknown, refusedBy(fwk.Unschedulable, "Queues"))
+	if len(h.refused) != 0 || h.any() {
+		t.Errorf("kept: %v", h.refused)
+	}
+	late := h.waits(t, "late", fwk.Unschedulable, "Queues")
+	if err := h.pods.Delete(late); err != nil { // nobody has been told so yet
+		t.Fatal(err)
+	}
+	h.handler(foos, fwk.Add).OnAdd(&v1.ConfigMap{}, false)
+	if got := heard.take(); got != nil {
+		t.Errorf("%q are tried", got)
+	}
+}
+
+func TestEventsThatCannotBeRegisteredAreAnError(t *testing.T) {
+	pods := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1().Pods().Informer()
+	custom := func(schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
+		return nil, errors.New("no client")
+	}
+	for want, plugin := range map[string]registers{
+		`events of plugin "P": oh no`:          {name: "P", err: errors.New("oh no")},
+		"watch foos.v1.example.com: no client": {name: "P", events: []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: foos, ActionType: fwk.Add}}}},
+		"<nil>":                                {name: "P", events: []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.CSINode, ActionType: fwk.Add}}}},
+	} {
+		if _, err := newHints(t.Context(), []fwk.EnqueueExtensions{plugin}, nil, pods, custom); fmt.Sprint(err) != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
