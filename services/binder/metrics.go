@@ -46,6 +46,7 @@ type metrics struct {
 	transitionsRefused          prometheus.Counter
 	recordSeconds, bindSeconds  prometheus.Histogram
 	preemptionVictims           prometheus.Histogram
+	permitWait                  *prometheus.HistogramVec
 }
 
 // newMetrics registers the metrics; a nil registerer keeps them unregistered. depths tells at any time how many wait in
@@ -100,6 +101,11 @@ func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*
 		Name: "scheduler_volume_scheduling_stage_error_total", Help: "Attempts that ended because claims were not bound before their pod (bind). kube-scheduler's other operations, predicate and assume, cannot fail here.",
 	}, []string{"operation"})
 	keep(m.volumeErrors)
+	// Likewise.
+	m.permitWait = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "scheduler_permit_wait_duration_seconds", Help: "Duration of waiting on permit.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+	}, []string{"result"})
+	keep(m.permitWait)
 	keep(&gauges{depths, prometheus.NewDesc(
 		"berth_binder_lane_depth", "How many wait in a lane of the active binder.", []string{"lane"}, nil)})
 	// kube-scheduler's, too.

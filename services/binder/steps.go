@@ -57,6 +57,7 @@ type progress struct {
 	stuck    bool      // as long as it counts, it does so as stuck
 	expected bool      // it has been told which node the pod is to go to
 	acts     bool      // a service may be doing what it does before the bind, of a shared name
+	waits    time.Time // since when it waits for a permit
 
 	// These are stepping.mu's.
 	canceled bool          // the pod is preempted
@@ -313,7 +314,7 @@ func (t *term) let(p *placement, sent *corev1.Pod) error {
 		t.permitted(p)
 		return nil
 	}
-	p.progress.wait = wait
+	p.progress.wait, p.progress.waits = wait, t.stepping.now()
 	if t.move(p, statePermitting) {
 		t.stepping.enter(p)
 		t.stepping.await(p)
@@ -435,13 +436,17 @@ func (t *term) goOnSteps(ctx context.Context, p *placement, told source.Result, 
 	case t.ended(): // they are the next binder's, by their intents; of those that are not recorded, nobody knows
 		return nil
 	case told != source.BindUnknown:
+		t.waited(p, permitRejected, now) // as kube-scheduler rejects a waiting pod that is gone
 		t.acts(p, false)
 		t.stepping.leave(p)
 		return t.settle(p, source.Outcome{Result: told, Err: errTold})
 	case t.stepping.isCanceled(p), p.preparation != nil && p.state == statePermitting && t.preparing.isCanceled(p):
+		t.waited(p, permitFailed, now)
 		return t.stepsFail(ctx, p, p.preempted())
 	case err != nil:
-		return t.stepsFail(ctx, p, p.refusedStep(err))
+		why := p.refusedStep(err)
+		t.waited(p, map[bool]string{true: permitRejected, false: permitFailed}[why.reason == reasonUnschedulable], now)
+		return t.stepsFail(ctx, p, why)
 	case !decided:
 		if p.progress.counted && !p.progress.stuck && now.Sub(p.progress.since) >= stuckStep {
 			p.progress.stuck = true
@@ -470,6 +475,7 @@ func (t *term) goOnSteps(ctx context.Context, p *placement, told source.Result, 
 	}
 	// All is said: it goes on.
 	if p.state == statePermitting {
+		t.waited(p, permitAllowed, now)
 		if t.move(p, stateAssumed) {
 			t.permitted(p)
 		}
@@ -482,6 +488,20 @@ func (t *term) goOnSteps(ctx context.Context, p *placement, told source.Result, 
 		t.after(ctx, 0, []*placement{p})
 	}
 	return nil
+}
+
+// What has become of pods that waited for a permit, in kube-scheduler's codes.
+const (
+	permitAllowed  = "Success"
+	permitRejected = "Unschedulable"
+	permitFailed   = "Error"
+)
+
+// waited measures how long a placement has waited for a permit, if that is what it waits for.
+func (t *term) waited(p *placement, result string, now time.Time) {
+	if p.state == statePermitting {
+		t.metrics.permitWait.WithLabelValues(result).Observe(now.Sub(p.progress.waits).Seconds())
+	}
 }
 
 // stepsFail gives a placement back that plugin services have not let come about. If a bind may have been sent, it is withdrawn first.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
@@ -346,6 +348,13 @@ func TestAPlacementThatAPluginServiceDoesNotLetComeAbout(t *testing.T) {
 				t.Error("a bind was sent")
 			}
 			b.nothingLeft()
+			waited := map[string]uint64{}
+			if strings.HasPrefix(name, "permit waits") {
+				waited[permitRejected] = 1
+			}
+			if diff := cmp.Diff(waited, b.permitWaits()); diff != "" {
+				t.Errorf("waits for a permit, by what became of them (-want +got):\n%s", diff)
+			}
 			eventually(t, "no intent is left", func() bool { return len(intents(t, connect(t, etcd, prefix))) == 0 })
 			// Its room is others', and its next attempt begins anew.
 			g.answers(nil)
@@ -396,6 +405,25 @@ func TestPodsThatWaitForAPermitHoldUpNobody(t *testing.T) {
 	g.decide(t, "permit p", &pluginv1.PlaceResponse{})
 	b.awaitPhase("p", "bound on a")
 	b.nothingLeft()
+	if diff := cmp.Diff(map[string]uint64{permitAllowed: 1, permitRejected: 1}, b.permitWaits()); diff != "" {
+		t.Errorf("waits for a permit, by what became of them (-want +got):\n%s", diff)
+	}
+}
+
+// permitWaits returns how many waits for a permit have been measured, by what became of them.
+func (b *running) permitWaits() map[string]uint64 {
+	b.t.Helper()
+	out := make(map[string]uint64)
+	for _, result := range []string{permitAllowed, permitRejected, permitFailed} {
+		var m dto.Metric
+		if err := b.metrics.permitWait.WithLabelValues(result).(prometheus.Metric).Write(&m); err != nil {
+			b.t.Fatal(err)
+		}
+		if n := m.GetHistogram().GetSampleCount(); n > 0 {
+			out[result] = n
+		}
+	}
+	return out
 }
 
 func TestAStreamThatEndsRejectsWhatWaits(t *testing.T) {
