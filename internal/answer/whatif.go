@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -60,6 +61,7 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 		if err != nil {
 			return faultOf(w.Context(), "manifests", err)
 		}
+		response.Notes = append(response.Notes, notAsked(w.State(), append(pods, added...))...)
 		placed, err := whatif.Place(w, append(pods, added...), whatif.PlaceOptions{
 			Preempt: !req.GetNoPreemption(), Brief: req.GetSummaryOnly(), MaxText: outcomeBytes,
 		})
@@ -101,6 +103,23 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 		return nil, err
 	}
 	return response, nil
+}
+
+// notAsked says which plugins of others some pods' profiles use, by profile.
+func notAsked(st *cluster.State, pods []cluster.PodID) (notes []string) {
+	used := make(map[string]bool)
+	for _, id := range pods {
+		if row := st.Pod(id); row != nil {
+			used[st.Class(row.Class).Spec.SchedulerName] = true
+		}
+	}
+	for k := range st.Settings.Profiles {
+		p := &st.Settings.Profiles[k]
+		if plugins := engine.Foreign(p); used[p.SchedulerName] && len(plugins) > 0 {
+			notes = append(notes, fmt.Sprintf("profile %s: plugins of others were not asked: %s", p.SchedulerName, strings.Join(plugins, ", ")))
+		}
+	}
+	return notes
 }
 
 // Capacity says how many more of a pod fit.

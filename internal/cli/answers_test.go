@@ -92,7 +92,7 @@ func pending() *schedulingv1.ExplainPodResponse {
 			{Kind: schedulingv1.SuggestionKind_SUGGESTION_KIND_REDUCE_REQUEST, Text: "Request less: nvidia.com/gpu from 8 to 1. Then it fits 40 nodes, gpu-7 among them.", Node: "gpu-7", Nodes: 40},
 			{Kind: schedulingv1.SuggestionKind_SUGGESTION_KIND_PREEMPT, Text: "Evict shop/batch-1 (priority 0) from gpu-9, as preemption would.", Node: "gpu-9", Nodes: 1, Victims: []string{"shop/batch-1"}},
 		},
-		NoPreemption: "not eligible due to preemptionPolicy=Never.",
+		NoPreemption: "not eligible due to preemptionPolicy=Never.", NotAsked: []string{"GPUModel", "FewestPods"},
 	}
 }
 

@@ -103,6 +103,9 @@ func (t *table) why(x *schedulingv1.ExplainPodResponse, program string) {
 	t.line("%s", x.GetSummary())
 	t.gap()
 	t.line("%s", t.facts(x))
+	if plugins := x.GetNotAsked(); len(plugins) > 0 {
+		t.line("Plugins of others are not asked here: %s. What follows is so without them.", strings.Join(plugins, ", "))
+	}
 	if ahead := x.GetPod().GetAhead(); len(ahead) > 0 {
 		t.gap()
 		t.line("Ahead of it:")

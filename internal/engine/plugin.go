@@ -130,6 +130,22 @@ func (s Scale) ranges() bool { return s >= rangeScale }
 // Plugins returns the table. Nobody changes it.
 func Plugins() []Plugin { return plugins[:] }
 
+// Foreign returns the plugins of a profile that filter or score and are others': they are asked when a pod is placed, and never here.
+func Foreign(p *cluster.Profile) (names []string) {
+	add := func(name string) {
+		if PluginOf(name) == nil && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, name := range p.Filters {
+		add(name)
+	}
+	for _, w := range p.Weights {
+		add(w.Name)
+	}
+	return names
+}
+
 // PluginOf returns the plugin with a name, nil if there is none.
 func PluginOf(name string) *Plugin {
 	if k := rankOfPlugin(name); k < len(plugins) {

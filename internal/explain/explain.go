@@ -64,6 +64,8 @@ type Explanation struct {
 	// NoPreemption is why the pod may not preempt others, in kube-scheduler's words. It is empty if it may, or if its profile does
 	// not preempt at all. Only if the cause is Rejected.
 	NoPreemption string
+	// NotAsked are the plugins of others by which the pod's profile filters and scores.
+	NotAsked []string
 
 	// Candidates are the best nodes, best first, at most 10, as a commit would score them. A pod that requires a node has none: it goes
 	// to its node without scoring.
@@ -126,7 +128,11 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 		if out.Cause = causeOf(st, row); out.Cause == Yielded {
 			out.Pod.YieldedTo = st.Settings.YieldedTo
 		}
-		if out.Judged = st.Profile(out.Pod.Profile) != nil; !out.Judged {
+		profile := st.Profile(out.Pod.Profile)
+		if profile != nil {
+			out.NotAsked = engine.Foreign(profile)
+		}
+		if out.Judged = profile != nil; !out.Judged {
 			return nil
 		}
 		// 1. A pod that is placed is not in its own way.

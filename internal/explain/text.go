@@ -19,6 +19,9 @@ func Text(x Explanation) string {
 	line("%s", x.Headline())
 	line("")
 	line("%s", x.facts())
+	if len(x.NotAsked) > 0 {
+		line("Plugins of others are not asked here: %s. What follows is so without them.", strings.Join(x.NotAsked, ", "))
+	}
 	if len(x.Rejections) > 0 {
 		line("")
 		x.rejections(&b)

@@ -77,6 +77,7 @@ function explanation(answer) {
   return [
     el("p", { class: "cause" }, answer.summary),
     facts(answer),
+    ...(answer.notAsked.length > 0 ? [el("p", {}, `Plugins of others are not asked here: ${answer.notAsked.join(", ")}. What follows is so without them.`)] : []),
     el("p", {}, fitsLink(`${pod.namespace}/${pod.name}`, "Show on the map where it fits"), " · ",
       capacityLink(`${pod.namespace}/${pod.name}`, "How many more like it fit")),
     ...part("What is in the way", answer.rejected, (verdicts) =>

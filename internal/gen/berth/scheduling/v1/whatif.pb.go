@@ -440,7 +440,7 @@ type WhatIfResponse struct {
 	Before *Utilization `protobuf:"bytes,5,opt,name=before,proto3" json:"before,omitempty"`
 	// The cluster after all of this.
 	After *Utilization `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
-	// What a configuration among the changes sets and means nothing to Berth.
+	// What a configuration among the changes sets and means nothing to Berth, and which plugins of others were not asked.
 	Notes         []string `protobuf:"bytes,7,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
