@@ -3,6 +3,7 @@ package berthapp
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -21,13 +23,14 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// hints have pods tried again that plugins have refused, when something has happened for which the plugins want that: as kube-scheduler's queue does, of what Berth's log does not tell, and that is objects of resources
-// that Berth does not watch, and changes of pods that Berth does not read. Behind all else that happens, Berth tries these pods in any case. It is safe for concurrent use; plugins are asked one at a time, as in kube-scheduler.
+// hints have pods tried again that plugins have refused, when something has happened for which the plugins want that: as kube-scheduler's queue does. The events are those of the process' own informers, which plugins read,
+// so that what they say of an event is of a state that has it. Of nodes, volumes and what is placed where Berth's log tells too, and behind that Berth tries these pods in any case. It is safe for concurrent use; plugins
+// are asked one at a time, as in kube-scheduler.
 type hints struct {
 	registered []registered
 	pods       cache.Indexer // of all pods, as the informer has them that tells of them
 	tell       teller
-	timeout    time.Duration // of plugins that are asked about all pods that wait
+	timeout    time.Duration // of a plugin that is asked about one pod
 
 	asking sync.Mutex // plugins are asked; it is taken before mu
 
@@ -36,7 +39,18 @@ type hints struct {
 	judging types.UID             // of the pod that is judged right now; "": none is
 	during  []happening           // what has happened since it is
 	lost    bool                  // more than mostDuring has
+	behind  chan judgedAmid       // what is to be asked behind verdicts; it is full: it is tried in any case
 }
+
+// judgedAmid is a pod that was judged while something happened.
+type judgedAmid struct {
+	uid     types.UID
+	refusal refusal
+	during  []happening
+}
+
+// mostBehind are as many pods as wait for plugins to be asked about what has happened while they were judged.
+const mostBehind = 1000
 
 // mostDuring are as many events as are kept while a pod is judged. With more, it is tried again in any case.
 const mostDuring = 100
@@ -66,11 +80,12 @@ type happening struct {
 	events        []fwk.ClusterEvent
 	before, after any
 	of            types.UID // the only pod that it concerns; "": any
+	unread        bool      // of a pod that is placed, something has changed that Berth does not read
 }
 
 // newHints returns the hints of the plugins of a framework, of which some register events themselves. It has informers tell of those that it takes.
-func newHints(ctx context.Context, extensions []fwk.EnqueueExtensions, register sets.Set[string], pods cache.SharedIndexInformer, custom func(schema.GroupVersionResource) (cache.SharedIndexInformer, error)) (*hints, error) {
-	h := &hints{pods: pods.GetIndexer(), refused: make(map[types.UID]refusal)}
+func newHints(ctx context.Context, extensions []fwk.EnqueueExtensions, register sets.Set[string], pods cache.SharedIndexInformer, informers informersOf) (*hints, error) {
+	h := &hints{pods: pods.GetIndexer(), refused: make(map[types.UID]refusal), behind: make(chan judgedAmid, mostBehind)}
 	actions := make(map[fwk.EventResource]fwk.ActionType)
 	for _, plugin := range extensions {
 		events, err := plugin.EventsToRegister(ctx)
@@ -79,19 +94,23 @@ func newHints(ctx context.Context, extensions []fwk.EnqueueExtensions, register 
 		}
 		for _, e := range events {
 			h.registered = append(h.registered, registered{e.Event, plugin.Name(), e.QueueingHintFn, register.Has(plugin.Name())})
-			actions[e.Event.Resource] |= e.Event.ActionType
+			if register.Has(plugin.Name()) { // of others, Berth's log is enough
+				actions[e.Event.Resource] |= e.Event.ActionType
+			}
 		}
 	}
-	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: h.podChanged, DeleteFunc: h.podGone}); err != nil {
+	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: h.podAdded, UpdateFunc: h.podChanged, DeleteFunc: h.podGone}); err != nil {
 		return nil, err
 	}
 	for resource, takes := range actions {
-		if strings.Count(string(resource), ".") < 2 || strings.Contains(string(resource), "/") { // of Kubernetes' own: Berth watches those that plugins may know of
+		informer, err := informers.of(resource)
+		switch {
+		case err != nil:
+		case informer == nil:
 			continue
-		}
-		gvr, _ := schema.ParseResourceArg(string(resource))
-		informer, err := custom(*gvr)
-		if err == nil {
+		case resource == fwk.Node:
+			_, err = informer.AddEventHandler(h.nodeHandler())
+		default:
 			_, err = informer.AddEventHandler(h.handler(resource, takes))
 		}
 		if err != nil {
@@ -124,18 +143,41 @@ func (h *hints) handler(resource fwk.EventResource, takes fwk.ActionType) cache.
 	return funcs
 }
 
+// nodeHandler hears what happens to nodes.
+func (h *hints) nodeHandler() cache.ResourceEventHandlerFuncs {
+	funcs := h.handler(fwk.Node, fwk.All)
+	funcs.UpdateFunc = func(before, after any) {
+		was, is := before.(*v1.Node), after.(*v1.Node)
+		if events := framework.NodeSchedulingPropertiesChange(is, was); len(events) > 0 {
+			h.happens(happening{events: events, before: was, after: is})
+		}
+	}
+	return funcs
+}
+
+// podAdded hears that there is a pod.
+func (h *hints) podAdded(object any) {
+	if pod := object.(*v1.Pod); pod.Spec.NodeName != "" {
+		h.happens(happening{events: []fwk.ClusterEvent{framework.EventAssignedPodAdd}, after: pod})
+	}
+}
+
 // podChanged hears that a pod has changed.
 func (h *hints) podChanged(before, after any) {
 	was, is := before.(*v1.Pod), after.(*v1.Pod)
 	switch {
-	case was.UID != is.UID:
-		h.forget(was.UID)
-	case was.Spec.NodeName == "" && is.Spec.NodeName != "": // it waits no more; Berth has heard of it
+	case was.UID != is.UID: // it was deleted and made again between two looks
+		h.podGone(was)
+		h.podAdded(is)
+	case was.Spec.NodeName == "" && is.Spec.NodeName != "":
 		h.forget(is.UID)
+		h.podAdded(is)
 	case was.ResourceVersion != is.ResourceVersion && h.any():
 		e := happening{events: framework.PodSchedulingPropertiesChange(is, was), before: was, after: is}
 		if is.Spec.NodeName == "" {
 			e.of = is.UID
+		} else {
+			e.unread = !maps.Equal(was.Annotations, is.Annotations)
 		}
 		h.happens(e)
 	}
@@ -146,8 +188,13 @@ func (h *hints) podGone(object any) {
 	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = unknown.Obj
 	}
-	if pod, ok := object.(*v1.Pod); ok {
-		h.forget(pod.UID)
+	pod, ok := object.(*v1.Pod)
+	if !ok {
+		return
+	}
+	h.forget(pod.UID)
+	if pod.Spec.NodeName != "" {
+		h.happens(happening{events: []fwk.ClusterEvent{framework.EventAssignedPodDelete}, before: pod})
 	}
 }
 
@@ -174,14 +221,14 @@ func (h *hints) begin(uid types.UID, goesOn bool) {
 	}
 }
 
-// end says what plugins have said of the pod that was about to be judged. What has happened since begin is asked about now.
-func (h *hints) end(ctx context.Context, pod *v1.Pod, verdicts []*fwk.Status) {
+// end says what plugins have said of the pod that was about to be judged, and which have chosen nodes for it. It does not wait: what has happened since begin is asked about behind it.
+func (h *hints) end(pod *v1.Pod, verdicts []*fwk.Status, chose []string) {
 	r := refusal{cache.NewObjectName(pod.Namespace, pod.Name).String(), sets.New[string](), sets.New[string]()}
 	for _, s := range verdicts {
 		if s == nil {
 			continue
 		}
-		r.by.Insert(s.Plugin())
+		r.by.Insert(s.Plugin()).Insert(chose...)
 		if s.Code() == fwk.Pending {
 			r.pending.Insert(s.Plugin())
 		}
@@ -189,21 +236,46 @@ func (h *hints) end(ctx context.Context, pod *v1.Pod, verdicts []*fwk.Status) {
 	h.mu.Lock()
 	during, lost := h.during, h.lost
 	h.judging, h.during, h.lost = "", nil, false
-	if len(r.by) == 0 || h.get(r.key, pod.UID) == nil { // of one that is gone, nobody will say so any more
-		h.mu.Unlock()
-		return
+	known := h.get(r.key, pod.UID) != nil
+	if len(r.by) > 0 && known {
+		if was, ok := h.refused[pod.UID]; ok { // of other nodes, in the same attempt
+			r.by, r.pending = r.by.Union(was.by), r.pending.Union(was.pending)
+		}
+		h.refused[pod.UID] = r
 	}
-	if was, ok := h.refused[pod.UID]; ok { // of other nodes, in the same attempt
-		r.by, r.pending = r.by.Union(was.by), r.pending.Union(was.pending)
-	}
-	h.refused[pod.UID] = r
 	h.mu.Unlock()
+	switch {
+	case len(r.by) == 0:
+		return
+	case !known: // the informer has not told of it yet, or that it is gone: what it has missed nobody knows
+		lost = true
+	case len(during) > 0 && !lost:
+		select {
+		case h.behind <- judgedAmid{pod.UID, r, during}:
+		default:
+			lost = true
+		}
+	}
 	if lost {
 		h.tell.Wake(string(pod.UID))
-		return
 	}
-	for _, e := range during {
-		h.ask(ctx, e, map[types.UID]refusal{pod.UID: r})
+}
+
+// run asks about what has happened while pods were judged, until ctx ends.
+func (h *hints) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case is := <-h.behind:
+			h.askBehind(is)
+		}
+	}
+}
+
+func (h *hints) askBehind(is judgedAmid) {
+	for _, e := range is.during {
+		h.ask(e, map[types.UID]refusal{is.uid: is.refusal})
 	}
 }
 
@@ -216,8 +288,16 @@ func (h *hints) get(key string, uid types.UID) *v1.Pod {
 	return nil
 }
 
+// concerns reports whether a plugin is to be asked about an event that it may have registered.
+func (at *registered) concerns(e *happening) bool {
+	return (at.asked || e.of != "" || e.unread) && slices.ContainsFunc(e.events, func(is fwk.ClusterEvent) bool { return framework.MatchClusterEvents(at.event, is) })
+}
+
 // happens hears that something has happened.
 func (h *hints) happens(e happening) {
+	if !slices.ContainsFunc(h.registered, func(at registered) bool { return at.concerns(&e) }) {
+		return
+	}
 	h.mu.Lock()
 	if h.judging != "" && (e.of == "" || e.of == h.judging) {
 		if h.lost = h.lost || len(h.during) == mostDuring; !h.lost {
@@ -225,32 +305,28 @@ func (h *hints) happens(e happening) {
 		}
 	}
 	waiting := make(map[types.UID]refusal)
-	for uid, r := range h.refused {
-		if e.of == "" || e.of == uid {
-			waiting[uid] = r
-		}
+	if e.of == "" {
+		maps.Copy(waiting, h.refused)
+	} else if r, ok := h.refused[e.of]; ok {
+		waiting[e.of] = r
 	}
 	h.mu.Unlock()
-	if len(waiting) == 0 {
-		return
+	if len(waiting) > 0 {
+		h.ask(e, waiting)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), h.timeout)
-	defer cancel()
-	h.ask(ctx, e, waiting)
 }
 
-// ask has pods tried for which plugins want that behind an event. If a plugin hangs when ctx has ended, so does the process.
-func (h *hints) ask(ctx context.Context, e happening, waiting map[types.UID]refusal) {
+// ask has pods tried for which plugins want that behind an event.
+func (h *hints) ask(e happening, waiting map[types.UID]refusal) {
 	h.asking.Lock()
 	defer h.asking.Unlock()
-	defer watch(ctx)()
 	var now, later []string
 	for uid, r := range waiting {
 		pod := h.get(r.key, uid)
 		if pod == nil {
 			continue
 		}
-		switch worth, pending := h.worth(pod, r, e); {
+		switch worth, pending := h.worth(pod, r, &e); {
 		case pending:
 			now = append(now, string(uid))
 		case worth:
@@ -262,27 +338,68 @@ func (h *hints) ask(ctx context.Context, e happening, waiting map[types.UID]refu
 }
 
 // worth reports whether some plugin that has refused a pod wants it tried behind an event, and whether one does that waits for something: kube-scheduler's isPodWorthRequeuing.
-func (h *hints) worth(pod *v1.Pod, r refusal, e happening) (worth, pending bool) {
-	for _, at := range h.registered {
-		if !r.by.Has(at.plugin) || !at.asked && e.of == "" || worth && !r.pending.Has(at.plugin) {
+func (h *hints) worth(pod *v1.Pod, r refusal, e *happening) (worth, pending bool) {
+	for k := range h.registered {
+		at := &h.registered[k]
+		if !r.by.Has(at.plugin) || worth && !r.pending.Has(at.plugin) || !at.concerns(e) {
 			continue
 		}
-		if !slices.ContainsFunc(e.events, func(is fwk.ClusterEvent) bool { return framework.MatchClusterEvents(at.event, is) }) {
+		if !h.says(at, pod, e) {
 			continue
-		}
-		if at.hint != nil {
-			switch says, err := at.hint(klog.Background(), pod, e.before, e.after); {
-			case err != nil:
-				klog.Background().Error(err, "A plugin does not say whether a pod is worth trying: it is tried", "plugin", at.plugin, "pod", klog.KObj(pod))
-			case says == fwk.QueueSkip:
-				continue
-			}
 		}
 		if worth = true; r.pending.Has(at.plugin) {
 			return true, true
 		}
 	}
 	return worth, false
+}
+
+// says reports whether a plugin wants a pod tried behind an event that it has registered. One that hangs ends the process.
+func (h *hints) says(at *registered, pod *v1.Pod, e *happening) bool {
+	if at.hint == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), h.timeout)
+	defer cancel()
+	defer watch(ctx)()
+	says, err := at.hint(klog.Background(), pod, e.before, e.after)
+	if err != nil {
+		klog.Background().Error(err, "A plugin does not say whether a pod is worth trying: it is tried", "plugin", at.plugin, "pod", klog.KObj(pod))
+	}
+	return err != nil || says != fwk.QueueSkip
+}
+
+// informersOf are the informers of a process, by what events are about.
+type informersOf struct {
+	known  informers.SharedInformerFactory
+	custom func(schema.GroupVersionResource) (cache.SharedIndexInformer, error)
+}
+
+// of returns the informer of what events are about, nil if nobody hears of these, or somebody else does.
+func (i informersOf) of(resource fwk.EventResource) (cache.SharedIndexInformer, error) {
+	switch resource {
+	case fwk.Node:
+		return i.known.Core().V1().Nodes().Informer(), nil
+	case fwk.PersistentVolume:
+		return i.known.Core().V1().PersistentVolumes().Informer(), nil
+	case fwk.PersistentVolumeClaim:
+		return i.known.Core().V1().PersistentVolumeClaims().Informer(), nil
+	case fwk.StorageClass:
+		return i.known.Storage().V1().StorageClasses().Informer(), nil
+	case fwk.CSINode:
+		return i.known.Storage().V1().CSINodes().Informer(), nil
+	case fwk.CSIDriver:
+		return i.known.Storage().V1().CSIDrivers().Informer(), nil
+	case fwk.CSIStorageCapacity:
+		return i.known.Storage().V1().CSIStorageCapacities().Informer(), nil
+	case fwk.VolumeAttachment:
+		return i.known.Storage().V1().VolumeAttachments().Informer(), nil
+	}
+	if strings.Count(string(resource), ".") < 2 || strings.Contains(string(resource), "/") { // pods, of which somebody hears, and what Berth knows nothing of: devices, pod groups, everything
+		return nil, nil
+	}
+	gvr, _ := schema.ParseResourceArg(string(resource))
+	return i.custom(*gvr)
 }
 
 // customInformers returns informers of resources that client-go knows nothing of, and what starts and ends them. Nothing is made unless somebody asks for one.

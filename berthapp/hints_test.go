@@ -73,10 +73,10 @@ func newTestHints(t *testing.T) (*hints, *told, map[schema.GroupVersionResource]
 		registers{name: "Fails", events: []fwk.ClusterEventWithHint{of(foos, fwk.Add, fwk.QueueSkip, errors.New("oh no"))}},
 		registers{name: "Labels", events: []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.UpdatePodLabel}}}},
 		registers{name: "Silent", events: framework.UnrollWildCardResource()},
-	}, sets.New("Queues", "Skips", "Fails", "Labels"), factory.Core().V1().Pods().Informer(), func(resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
+	}, sets.New("Queues", "Skips", "Fails", "Labels"), factory.Core().V1().Pods().Informer(), informersOf{factory, func(resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
 		watched[resource] = true
 		return factory.Core().V1().ConfigMaps().Informer(), nil
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,8 +93,16 @@ func (h *hints) waits(t *testing.T, name string, code fwk.Code, by ...string) *v
 		t.Fatal(err)
 	}
 	h.begin(pod.UID, false)
-	h.end(t.Context(), pod, refusedBy(code, by...))
+	h.end(pod, refusedBy(code, by...), nil)
 	return pod
+}
+
+// judgedNow says that a pod has been judged, and has plugins asked about what happened meanwhile.
+func (h *hints) judgedNow(pod *v1.Pod, by string) {
+	h.end(pod, refusedBy(fwk.Unschedulable, by), nil)
+	for len(h.behind) > 0 {
+		h.askBehind(<-h.behind)
+	}
 }
 
 func refusedBy(code fwk.Code, by ...string) []*fwk.Status {
@@ -162,7 +170,8 @@ func TestPodsThatChangeMayBeTried(t *testing.T) {
 		{"its annotations", labels, annotated, nil},
 		{"annotations, and its plugin says nothing of events", silent, annotated, []string{"silent"}},
 		{"labels of a pod that is placed", placed, labelled, []string{"labels"}},
-		{"annotations of a pod that is placed", placed, annotated, nil},
+		{"annotations of a pod that is placed, which Berth does not read", placed, annotated, []string{"silent"}},
+		{"the status of a pod that is placed", placed, func(pod *v1.Pod) { pod.Status.Reason = "new" }, nil},
 		{"labels of a pod that nobody has refused", podNamed("other"), labelled, nil},
 	} {
 		h.podChanged(tt.pod, changed(tt.pod, tt.change))
@@ -186,13 +195,13 @@ func TestWhatHappensWhileAPodIsJudged(t *testing.T) {
 	if got := heard.take(); got != nil {
 		t.Errorf("amid the attempt, %q are tried", got)
 	}
-	h.end(t.Context(), pod, refusedBy(fwk.Unschedulable, "Skips"))
+	h.judgedNow(pod, "Skips")
 	if got := heard.take(); got != nil {
 		t.Errorf("it was refused by who does not want it tried; %q are", got)
 	}
 	h.begin(pod.UID, true) // its other nodes
 	on.OnAdd(&v1.ConfigMap{}, false)
-	h.end(t.Context(), pod, refusedBy(fwk.Unschedulable, "Queues"))
+	h.judgedNow(pod, "Queues")
 	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
 		t.Errorf("tried (-want +got):\n%s", diff)
 	}
@@ -201,7 +210,7 @@ func TestWhatHappensWhileAPodIsJudged(t *testing.T) {
 	}
 	h.begin(pod.UID, false)
 	h.podChanged(pod, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p", ResourceVersion: "9", Labels: map[string]string{"a": "b"}}})
-	h.end(t.Context(), pod, refusedBy(fwk.Unschedulable, "Labels"))
+	h.judgedNow(pod, "Labels")
 	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
 		t.Errorf("it has changed itself: tried (-want +got):\n%s", diff)
 	}
@@ -209,7 +218,7 @@ func TestWhatHappensWhileAPodIsJudged(t *testing.T) {
 	for range mostDuring + 1 {
 		on.OnAdd(&v1.ConfigMap{}, false)
 	}
-	h.end(t.Context(), pod, refusedBy(fwk.Unschedulable, "Skips"))
+	h.judgedNow(pod, "Skips")
 	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
 		t.Errorf("more has happened than is kept: tried (-want +got):\n%s", diff)
 	}
@@ -229,9 +238,13 @@ func TestNothingIsKeptOfPodsThatDoNotWait(t *testing.T) {
 	h.waits(t, "fits", fwk.Unschedulable)
 	unknown := podNamed("unknown")
 	h.begin(unknown.UID, false)
-	h.end(t.Context(), unknown, refusedBy(fwk.Unschedulable, "Queues"))
+	h.end(unknown, refusedBy(fwk.Unschedulable, "Queues"), nil)
 	if len(h.refused) != 0 || h.any() {
 		t.Errorf("kept: %v", h.refused)
+	}
+	// What has happened to one that the informer does not know yet, nobody would say: it is tried in any case.
+	if diff := cmp.Diff([]string{"unknown"}, heard.take()); diff != "" {
+		t.Errorf("tried (-want +got):\n%s", diff)
 	}
 	late := h.waits(t, "late", fwk.Unschedulable, "Queues")
 	if err := h.pods.Delete(late); err != nil { // nobody has been told so yet
@@ -244,7 +257,8 @@ func TestNothingIsKeptOfPodsThatDoNotWait(t *testing.T) {
 }
 
 func TestEventsThatCannotBeRegisteredAreAnError(t *testing.T) {
-	pods := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1().Pods().Informer()
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+	pods := factory.Core().V1().Pods().Informer()
 	custom := func(schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
 		return nil, errors.New("no client")
 	}
@@ -253,8 +267,56 @@ func TestEventsThatCannotBeRegisteredAreAnError(t *testing.T) {
 		"watch foos.v1.example.com: no client": {name: "P", events: []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: foos, ActionType: fwk.Add}}}},
 		"<nil>":                                {name: "P", events: []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.CSINode, ActionType: fwk.Add}}}},
 	} {
-		if _, err := newHints(t.Context(), []fwk.EnqueueExtensions{plugin}, nil, pods, custom); fmt.Sprint(err) != want {
+		if _, err := newHints(t.Context(), []fwk.EnqueueExtensions{plugin}, sets.New("P"), pods, informersOf{factory, custom}); fmt.Sprint(err) != want {
 			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// A pod is refused by all plugins that have chosen nodes for it, whichever a verdict names, if any.
+func TestAPodIsRefusedByAllWhoHaveChosenNodes(t *testing.T) {
+	h, heard, _ := newTestHints(t)
+	pod := podNamed("p")
+	if err := h.pods.Add(pod); err != nil {
+		t.Fatal(err)
+	}
+	h.begin(pod.UID, false)
+	h.end(pod, refusedBy(fwk.UnschedulableAndUnresolvable, ""), []string{"Queues", "Skips"})
+	h.handler(foos, fwk.Add).OnAdd(&v1.ConfigMap{}, false)
+	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
+		t.Errorf("tried (-want +got):\n%s", diff)
+	}
+}
+
+// Events of Kubernetes' own resources are heard too if a plugin registers them: what it reads there may be older than what Berth knows.
+func TestNodesAndPlacedPodsMayHavePodsTried(t *testing.T) {
+	h, heard, _ := newTestHints(t)
+	h.registered = append(h.registered, registered{fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Add | fwk.Delete}, "Placed", nil, true},
+		registered{fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel}, "Nodes", nil, true})
+	h.waits(t, "placed", fwk.Unschedulable, "Placed")
+	h.waits(t, "nodes", fwk.Unschedulable, "Nodes")
+	h.waits(t, "silent", fwk.Unschedulable, "Silent")
+	on := podNamed("on a node")
+	on.Spec.NodeName = "n"
+	node, labelled := &v1.Node{}, &v1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}
+	for _, tt := range []struct {
+		name string
+		is   func()
+		want []string
+	}{
+		{"a pod is placed", func() { h.podAdded(on) }, []string{"placed"}},
+		{"a pod that waited is", func() { h.podChanged(podNamed("on a node"), on) }, []string{"placed"}},
+		{"one waits", func() { h.podAdded(podNamed("another")) }, nil},
+		{"one is gone", func() { h.podGone(on) }, []string{"placed"}},
+		{"one that waited is gone", func() { h.podGone(podNamed("another")) }, nil},
+		{"a node has come", func() { h.nodeHandler().OnAdd(node, false) }, []string{"nodes"}},
+		{"it is told again", func() { h.nodeHandler().OnUpdate(node, node) }, nil},
+		{"its labels have changed", func() { h.nodeHandler().OnUpdate(node, labelled) }, []string{"nodes"}},
+		{"it is gone", func() { h.nodeHandler().OnDelete(node) }, nil},
+	} {
+		tt.is()
+		if diff := cmp.Diff(tt.want, heard.take()); diff != "" {
+			t.Errorf("%s: tried (-want +got):\n%s", tt.name, diff)
 		}
 	}
 }

@@ -80,7 +80,15 @@ func (w *world) goesOn(r *pluginv1.JudgeRequest) bool {
 type prefiltered struct {
 	result *fwk.PreFilterResult
 	status *fwk.Status
-	by     string // a plugin that has chosen nodes; "": none has
+	chose  []string // the plugins that have chosen nodes, sorted
+}
+
+// by returns the first plugin that has chosen nodes; "": none has.
+func (p *prefiltered) by() string {
+	if len(p.chose) == 0 {
+		return ""
+	}
+	return p.chose[0]
 }
 
 // prefilter runs the PreFilter plugins for a pod, unless they have run for it in this state.
@@ -88,12 +96,9 @@ func (w *world) prefilter(ctx context.Context, k *kind, pod *v1.Pod) prefiltered
 	if k.state == nil || k.version != w.version {
 		state := newState()
 		result, status, by := w.profile.framework.RunPreFilterPlugins(ctx, state, pod)
-		k.state, k.version, k.filtered = state, w.version, prefiltered{result: result, status: status}
-		if names := sets.List(by); len(names) > 0 {
-			k.filtered.by = names[0]
-		}
+		k.state, k.version, k.filtered = state, w.version, prefiltered{result, status, sets.List(by)}
 	}
-	w.profile.judge(pod.UID, k.state)
+	w.profile.judge(pod.UID, k.state, w.view())
 	return k.filtered
 }
 
@@ -105,11 +110,11 @@ func (w *world) filter(ctx context.Context, k *kind, plugins, nodes []string) (*
 	}
 	w.profile.hints.begin(pod.UID, k.state != nil && k.version == w.version)
 	verdicts, err := w.verdicts(ctx, k, pod, plugins, nodes)
-	w.profile.hints.end(ctx, pod, verdicts)
+	w.profile.hints.end(pod, verdicts, k.filtered.chose)
 	if err != nil {
 		return nil, err
 	}
-	return w.refusals(verdicts, k.filtered.by), nil
+	return w.refusals(verdicts, k.filtered.by()), nil
 }
 
 // verdicts returns what plugins say of nodes, of each nil if it can run the pod.
@@ -143,7 +148,7 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins, n
 	result := k.filtered.result
 	w.profile.framework.Parallelizer().Until(ctx, len(nodes), func(i int) {
 		if !result.AllNodes() && !result.NodeNames.Has(nodes[i]) {
-			verdicts[i] = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) [%s]", k.filtered.by)).WithPlugin(k.filtered.by)
+			verdicts[i] = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) [%s]", k.filtered.by())).WithPlugin(k.filtered.by())
 			return
 		}
 		node, err := w.snapshot.Get(nodes[i])

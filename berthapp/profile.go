@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -179,8 +180,8 @@ func (p *profile) enterCycle(ctx context.Context) (leave func(), err error) {
 }
 
 // judge notes in which state a pod is judged. takeJudged returns that if it was the last that was, nil otherwise, and for nobody else: between a pod's verdicts and its first step no other one is judged.
-func (p *profile) judge(uid types.UID, state fwk.CycleState) {
-	p.judged.Store(&judged{uid, state, p.shown.Load()})
+func (p *profile) judge(uid types.UID, state fwk.CycleState, saw *view) {
+	p.judged.Store(&judged{uid, state, saw})
 }
 
 func (p *profile) takeJudged(uid types.UID) fwk.CycleState {
@@ -315,6 +316,8 @@ type maker struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 	informers informers.SharedInformerFactory
+	hints     *hints
+	running   sync.WaitGroup
 	custom    struct{ start, end func() } // the same of resources that Kubernetes' client knows nothing of
 	recorder  events.EventBroadcaster
 	pods      *podStore
@@ -390,10 +393,10 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	}
 	custom, start, end := customInformers(m.ctx, m.cfg.rest)
 	m.custom.start, m.custom.end = start, end
-	if p.hints, err = newHints(m.ctx, p.framework.EnqueueExtensions(), register, m.informers.Core().V1().Pods().Informer(), custom); err != nil {
+	if p.hints, err = newHints(m.ctx, p.framework.EnqueueExtensions(), register, m.informers.Core().V1().Pods().Informer(), informersOf{m.informers, custom}); err != nil {
 		return nil, err
 	}
-	p.hints.tell, p.hints.timeout = m.tell, m.timeout
+	p.hints.tell, p.hints.timeout, m.hints = m.tell, m.timeout, p.hints
 	slices.Sort(p.names)
 	p.permits = len(p.framework.ListPlugins().Permit.Enabled) > 0
 	for _, points := range p.points {
@@ -419,6 +422,7 @@ func noResources(ctx context.Context, client kubernetes.Interface) (fwk.SharedDR
 func (m *maker) run() error {
 	m.recorder.StartRecordingToSink(m.ctx.Done())
 	m.informers.Start(m.ctx.Done())
+	m.running.Go(func() { m.hints.run(m.ctx) })
 	m.custom.start() // there may be no such resource yet: nobody waits for it
 	for kind, synced := range m.informers.WaitForCacheSync(m.ctx.Done()) {
 		if !synced {
@@ -437,6 +441,7 @@ func (m *maker) end() {
 	m.recorder.Shutdown()
 	m.informers.Shutdown()
 	m.custom.end()
+	m.running.Wait()
 }
 
 // nobodyElse is what a Handle has for what Berth's queue does, which tells plugins nothing: no pod is nominated.

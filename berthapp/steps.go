@@ -102,7 +102,9 @@ func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*p
 	if err := s.begin(of, step.Placement.Told); err != nil {
 		return nil, err
 	}
-	s.profile.hints.forget(of.pod.UID)
+	if step.Kind == pluginv1.Step_STEP_RESERVE { // later ones may come when it has been judged again
+		s.profile.hints.forget(of.pod.UID)
+	}
 	if len(step.Plugins) == 0 { // it is only told
 		s.activate(step.Kind, of.state)
 		return nil, nil

@@ -90,6 +90,9 @@ func (w *walker) note(point string, state fwk.CycleState, pod *v1.Pod, node stri
 }
 
 func (w *walker) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	if w.test.prefilters != nil {
+		w.test.prefilters()
+	}
 	state.Write(fwk.StateKey(w.name), noted(pod.UID))
 	return nil, nil
 }
@@ -141,6 +144,8 @@ type walk struct {
 	heard []string
 	got   *v1.Pod                       // by which a walker has been called last
 	says  map[string]func() *fwk.Status // by "a reserve p"
+
+	prefilters func() // what a walker does at PreFilter besides; nil: nothing
 
 	activates map[string]string // by the same, the pod that a walker has activated by the state
 
@@ -1093,9 +1098,22 @@ func TestNothingKeepsWhatIsReservedFromBeingTakenBack(t *testing.T) {
 
 // A pod's steps see what its verdicts saw, though a stream of steps has begun in between.
 func TestStepsSeeWhatTheVerdictsSaw(t *testing.T) {
-	w := newWalk(t)
-	w.judges("p")
-	w.begin(t.Context())
+	t.Run("a stream begins behind the verdicts", func(t *testing.T) {
+		w := newWalk(t)
+		w.judges("p")
+		w.begin(t.Context())
+		stepsSeeOneNode(t, w)
+	})
+	t.Run("a stream begins amid them", func(t *testing.T) {
+		w := newWalk(t)
+		w.prefilters = func() { w.host.profile.Load().outdated() } // what its first request does
+		w.judges("p")
+		stepsSeeOneNode(t, w)
+	})
+}
+
+func stepsSeeOneNode(t *testing.T, w *walk) {
+	t.Helper()
 	nodes := 0
 	w.say("a reserve p", func() *fwk.Status {
 		all, err := w.walkers["A"].handle.SnapshotSharedLister().NodeInfos().List()

@@ -87,7 +87,9 @@ func (w *world) close() {
 }
 
 // show has plugins see this world, and no other one.
-func (w *world) show() { w.profile.shown.Store(&view{w.snapshot, w.cache, false}) }
+func (w *world) show() { w.profile.shown.Store(w.view()) }
+
+func (w *world) view() *view { return &view{w.snapshot, w.cache, false} }
 
 // fold takes up what a request tells. What is forgotten goes first, so that its ids can be those of others in the same request.
 func (w *world) fold(r *pluginv1.JudgeRequest) error {

@@ -160,10 +160,10 @@ func New(cfg Config) (*Host, error) {
 		if s.Objects && cfg.Objects == nil {
 			return nil, fmt.Errorf("plugin service %q: there are no Kubernetes objects to send: they take --source=kube", s.Name)
 		}
-		counts := metrics.of(s.Name)
+		counts, clock := metrics.of(s.Name), func() time.Duration { return time.Since(began) }
 		h.services = append(h.services, &service{
-			Service: s, limits: defaultLimits, clock: func() time.Duration { return time.Since(began) }, metrics: counts, log: cfg.Log.With("service", s.Name),
-			host: h, placing: placing{beginning: make(chan struct{}, 1)}, activated: activated{news: h.activations, lost: counts.lost},
+			Service: s, limits: defaultLimits, clock: clock, metrics: counts, log: cfg.Log.With("service", s.Name),
+			host: h, placing: placing{beginning: make(chan struct{}, 1), ended: make(chan struct{}, 1)}, activated: activated{news: h.activations, lost: counts.lost, clock: clock},
 		})
 	}
 	for i := range cfg.Profiles {

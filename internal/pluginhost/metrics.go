@@ -30,7 +30,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "berth_plugin_service_judged_nodes_total", Help: "Nodes that a plugin service was asked about, by its name, each once for each question. Of the others, its answers were known.",
 		}, []string{"service"}),
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_plugin_service_lost_activations_total", Help: "Pods that a plugin service wanted tried at once, by its name, and that were not, since there were too many.",
+			Name: "berth_plugin_service_lost_activations_total", Help: "Times that a plugin service wanted a pod tried, by its name, and it was not for that, since there were too many.",
 		}, []string{"service"}),
 	}
 	if r == nil {

@@ -93,9 +93,14 @@ func (s *stepper) serve(t *testing.T) grpc.ClientConnInterface {
 // hosting returns a host of a service that answers steps.
 func hosting(t *testing.T, s *stepper, timeout time.Duration) *Host {
 	t.Helper()
+	return hostingAt(t, s.serve(t), s, timeout)
+}
+
+func hostingAt(t *testing.T, at grpc.ClientConnInterface, s *stepper, timeout time.Duration) *Host {
+	t.Helper()
 	all := []string{"P"}
 	h, err := New(Config{
-		Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: s.serve(t), Timeout: timeout, PreBindTimeout: time.Hour, Objects: s.objects}},
+		Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: at, Timeout: timeout, PreBindTimeout: time.Hour, Objects: s.objects}},
 		Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": {all, all, all, all}},
 		Objects: noNodes{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
@@ -648,7 +653,7 @@ func TestWhatAServiceWantsTriedIsKept(t *testing.T) {
 	h := hosting(t, s, time.Minute)
 	reserve := func(pod string) error { return h.Reserve(t.Context(), 1, placementOf(pod), noPod) }
 	says = [][]string{{"a", "b"}, {"b"}}
-	h.services[0].activated.add([]string{"b", "later"}, false)
+	h.services[0].activated.add([]string{"b", "later", "", strings.Repeat("u", 254)}, false)
 	if err := reserve("p"); err != nil {
 		t.Fatal(err)
 	}
@@ -657,7 +662,7 @@ func TestWhatAServiceWantsTriedIsKept(t *testing.T) {
 	<-h.Activations() // there are more
 	taken = append(taken, h.TakeActivated(5)...)
 	slices.SortFunc(taken, func(a, b Activated) int { return cmp.Compare(a.UID, b.UID) })
-	if !slices.Equal(taken, []Activated{{"a", true, 0}, {"b", true, 0}, {"later", false, 0}}) || len(h.TakeActivated(5)) != 0 {
+	if !slices.Equal(taken, []Activated{{UID: "a", Now: true}, {UID: "b", Now: true}, {UID: "later"}}) || len(h.TakeActivated(5)) != 0 {
 		t.Errorf("taken: %v", taken)
 	}
 	if !h.Concerns(taken[0], "default-scheduler") || h.Concerns(taken[0], "other") {
@@ -686,43 +691,88 @@ func TestWhatAServiceWantsTriedIsKept(t *testing.T) {
 // A service that says which pods are worth trying is heard again when its stream has ended, and all are that wait for anything: it may have said something meanwhile. Other services are not.
 func TestAServiceThatActivatesIsHeardAgain(t *testing.T) {
 	for _, tells := range []bool{true, false} {
-		ends := true
-		s := &stepper{tells: tells}
-		s.answer = func(*pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
-			if ends {
-				return []*pluginv1.PlaceResponse{{Id: 1 << 40}} // which makes no sense
+		bubble.Test(t, func(t *testing.T) {
+			var breaks atomic.Bool
+			s := &stepper{tells: tells}
+			s.answer = func(*pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+				if breaks.Load() {
+					return []*pluginv1.PlaceResponse{{Id: 1 << 40}} // which makes no sense
+				}
+				return []*pluginv1.PlaceResponse{{}}
 			}
-			return []*pluginv1.PlaceResponse{{}}
-		}
-		h := hosting(t, s, time.Minute)
-		h.services[0].clock = func() time.Duration { return 0 }
-		if !h.Hear(t.Context(), 1) || h.services[0].placing.now() != nil {
-			t.Errorf("tells %v: it is heard, and nobody has begun", tells)
-		}
-		if err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); err == nil {
-			t.Fatal("it makes sense")
-		}
-		<-h.Activations()
-		if n := len(h.TakeActivated(5)); n != 0 {
-			t.Errorf("tells %v: %d are to be tried", tells, n)
-		}
-		if all := h.Hear(t.Context(), 1); all == tells { // it has failed just now
-			t.Errorf("tells %v: Hear returns %v", tells, all)
-		}
-		ends = false
-		h.services[0].clock = func() time.Duration { return time.Hour }
-		if !h.Hear(t.Context(), 1) || (h.services[0].placing.now() != nil) != tells {
-			t.Errorf("tells %v: it is heard, or is not", tells)
-		}
-		want := []Activated{{}}
-		if !tells {
-			want = nil
-		}
-		if got := h.TakeActivated(5); !slices.Equal(got, want) {
-			t.Errorf("tells %v: %v are to be tried", tells, got)
-		}
-		if !h.Hear(t.Context(), 2) {
-			t.Errorf("tells %v: it is heard in another epoch", tells)
-		}
+			h := hosting(t, s, time.Minute)
+			ctx, cancel := context.WithCancel(t.Context())
+			heard := make(chan struct{})
+			go func() { h.Hear(ctx, 1); close(heard) }()
+			time.Sleep(time.Hour)
+			if len(s.requests()) > 0 {
+				t.Errorf("tells %v: it has been begun by nobody", tells)
+			}
+			if err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); err != nil {
+				t.Fatal(err)
+			}
+			breaks.Store(true)
+			if err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err == nil {
+				t.Fatal("it makes sense")
+			}
+			if got := h.TakeActivated(5); len(got) > 0 {
+				t.Errorf("tells %v: %v are to be tried", tells, got)
+			}
+			time.Sleep(time.Minute)
+			if (h.services[0].placing.now() != nil) != tells {
+				t.Errorf("tells %v: it is heard, or is not", tells)
+			}
+			want := []Activated{{All: true}}
+			if !tells {
+				want = nil
+			}
+			if got := h.TakeActivated(5); !slices.Equal(got, want) {
+				t.Errorf("tells %v: %v are to be tried", tells, got)
+			}
+			cancel()
+			<-heard
+		})
 	}
+}
+
+// flapping is a service whose stream ends as soon as it has begun.
+type flapping struct {
+	stepper
+	begun atomic.Int64
+}
+
+func (f *flapping) Place(stream pluginv1.PluginService_PlaceServer) error {
+	f.begun.Add(1)
+	_, err := stream.Recv()
+	return err
+}
+
+// A service whose stream does not last is begun anew less and less often, and not all are tried each time.
+func TestAServiceWhoseStreamDoesNotLastIsHeardLessAndLess(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := &flapping{stepper: stepper{tells: true}}
+		l := bufconn.Listen(1 << 20)
+		server := grpc.NewServer()
+		pluginv1.RegisterPluginServiceServer(server, f)
+		go func() { _ = server.Serve(l) }()
+		t.Cleanup(server.Stop)
+		h := hostingAt(t, dial(t, l), &f.stepper, time.Minute)
+		ctx, cancel := context.WithCancel(t.Context())
+		heard := make(chan struct{})
+		go func() { h.Hear(ctx, 1); close(heard) }()
+		_ = h.BeginPlacing(t.Context(), 1, "default-scheduler")
+		all := 0
+		for range 600 {
+			time.Sleep(100 * time.Millisecond)
+			all += len(h.TakeActivated(5))
+		}
+		if n := f.begun.Load(); n < 4 || n > 10 {
+			t.Errorf("it was begun %d times in a minute", n)
+		}
+		if all < 1 || all > 6 {
+			t.Errorf("all were to be tried %d times in a minute", all)
+		}
+		cancel()
+		<-heard
+	})
 }

@@ -27,11 +27,16 @@ type Standing struct {
 // placing is the stream of a service on which placements are told, one at a time. It is safe for concurrent use.
 type placing struct {
 	beginning chan struct{} // holds a value while somebody begins a stream, or ends it
+	ended     chan struct{} // holds a value if a stream may have ended
 
 	mu     sync.Mutex
 	stream *placeStream  // nil: there is none, or it has not been told yet of what stands
 	failed time.Duration // by clock, since when none could be begun
 	why    error
+
+	// These are of who begins one.
+	often   bool          // a good stream has ended by itself
+	goodEnd time.Duration // by clock, when one has last
 
 	begun     cluster.Epoch // in which the last one was
 	activates bool          // the service says which pods are worth trying
@@ -211,8 +216,10 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		was.end(context.Canceled)
 		if err != nil && was.epoch == epoch {
 			s.log.Info("plugin service: no more placements are told on a stream that has ended", "err", err)
-			if !was.mayEnd(err) {
+			if !was.mayEnd(err) || s.placing.often && s.clock()-s.placing.goodEnd < failedFor { // or soon behind another one
 				failed, why = s.clock()-time.Since(was.endedAt), err
+			} else {
+				s.placing.often, s.placing.goodEnd = true, s.clock()
 			}
 		}
 	}
@@ -244,7 +251,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	}
 	is = &placeStream{
 		epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), last: 1,
-		activates: s.activated.add, ended: func() { signal(s.host.activations) },
+		activates: s.activated.add, ended: func() { signal(s.placing.ended) },
 	}
 	for _, p := range plugins {
 		is.objects = is.objects || p.GetDepends().GetObjects() || p.GetDepends().GetPod()
@@ -264,6 +271,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	if again && described.GetActivates() { // what it had to say meanwhile may be lost
 		s.activated.addAll()
 	}
+	signal(s.placing.ended) // it may have, before anybody knew of it
 	s.log.Info("plugin service: placements are told")
 	return is, nil
 }

@@ -2,22 +2,19 @@ package binder
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
 )
 
-// Pods that plugin services want tried are activated every activateEvery, activatedAtOnce of each service at most: plugins that want it without an end take no more of the log than that.
+// Pods that plugin services want tried are activated every activateEvery, activatedAtOnce of each service at most, and each no more often than after activateAgain: plugins that want it without an end take no more of
+// the log than that.
 const (
 	activateEvery   = 50 * time.Millisecond
 	activatedAtOnce = 250
-)
-
-// A service that may have something to say of pods, and cannot be begun anew at once, is tried again after hearSoon, and then after twice as long each time, up to hearLate.
-const (
-	hearSoon = time.Second
-	hearLate = 30 * time.Second
+	activateAgain   = time.Second
 )
 
 // activateLane has the shards of pods try them that plugin services want tried. An error ends the term.
@@ -26,10 +23,15 @@ func (t *term) activateLane(ctx context.Context) error {
 	if services == nil {
 		return nil
 	}
+	look := time.NewTicker(activateAgain) // at what was too soon
+	defer look.Stop()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
-	retry, later := time.NewTimer(0), hearSoon
-	defer retry.Stop()
+	type how struct {
+		uid string
+		now bool
+	}
+	recent := make(map[how]time.Time) // when pods were activated last
 	for {
 		select {
 		case <-ctx.Done():
@@ -40,19 +42,36 @@ func (t *term) activateLane(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-services.Activations():
-		case <-retry.C:
+		case <-look.C:
 		}
-		if services.Hear(ctx, cluster.Epoch(t.epoch)) {
-			later = hearSoon
-		} else {
-			retry.Reset(later)
-			later = min(2*later, hearLate)
+		now := time.Now()
+		maps.DeleteFunc(recent, func(_ how, at time.Time) bool { return now.Sub(at) >= activateAgain })
+		var due []pluginhost.Activated
+		for _, a := range services.TakeActivated(activatedAtOnce) {
+			if _, ok := recent[how{a.UID, a.Now}]; ok && !a.All {
+				services.Again(a)
+			} else {
+				due = append(due, a)
+			}
 		}
-		if err := t.activate(services.TakeActivated(activatedAtOnce)); err != nil {
-			return err
+		if len(due) > 0 {
+			if err := t.activate(due); err != nil {
+				return err
+			}
+		}
+		for _, a := range due {
+			recent[how{a.UID, a.Now}] = now
 		}
 		pause.Reset(activateEvery)
 	}
+}
+
+// hearLane has services heard that say which pods are to be tried.
+func (t *term) hearLane(ctx context.Context) error {
+	if services := t.services(); services != nil {
+		services.Hear(ctx, cluster.Epoch(t.epoch))
+	}
+	return nil
 }
 
 // activate says in the log that pods are to be tried, of those that wait, and are of a profile that uses the service. An error ends the term.
@@ -60,22 +79,22 @@ func (t *term) activate(wanted []pluginhost.Activated) error {
 	return t.ledger.update(func(tx *tx) error {
 		seen := make(map[cluster.PodID]bool, len(wanted))
 		for _, a := range wanted {
-			if a.UID == "" {
-				if err := tx.apply(cluster.PodActivated{ID: cluster.NoPod}); err != nil {
-					return err
+			id := cluster.NoPod
+			if !a.All {
+				var ok bool
+				if id, ok = tx.state.PodByUID(a.UID); !ok {
+					continue
 				}
-				continue
+				row := tx.state.Pod(id)
+				if row.Phase != cluster.Pending || !t.services().Concerns(a, tx.state.Class(row.Class).Spec.SchedulerName) {
+					continue
+				}
 			}
-			id, ok := tx.state.PodByUID(a.UID)
-			if !ok || seen[id] {
-				continue
-			}
-			row := tx.state.Pod(id)
-			if row.Phase != cluster.Pending || !t.services().Concerns(a, tx.state.Class(row.Class).Spec.SchedulerName) {
+			if seen[id] {
 				continue
 			}
 			seen[id] = true
-			if err := tx.apply(cluster.PodActivated{ID: id, AfterBackoff: !a.Now}); err != nil {
+			if err := tx.apply(cluster.PodActivated{ID: id, AfterBackoff: !a.Now && !a.All}); err != nil {
 				return err
 			}
 		}

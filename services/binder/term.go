@@ -251,6 +251,7 @@ func (s *Service) serve(binder context.Context, held *coord.Term) error {
 		{stepWorkers, t.stepLane},
 		{1, t.decidedLane},
 		{1, t.activateLane},
+		{1, t.hearLane},
 		{1, t.noPlaceLane},
 		{preemptionWorkers, t.preemptionLane},
 		{1, t.noTurnLane},

@@ -71,7 +71,9 @@ func (q *Queue) activated(now time.Time, id cluster.PodID) {
 		return
 	}
 	if q.pause(e) == 0 || now.Sub(e.activated) >= q.pause(e) {
-		if e.place != Active && q.Activate(now, id) {
+		if e.held { // others are being evicted for it
+			e.again = true
+		} else if e.place != Active && q.Activate(now, id) {
 			e.activated = now
 		}
 		return
@@ -79,12 +81,7 @@ func (q *Queue) activated(now time.Time, id cluster.PodID) {
 	q.unlink(e)
 	e.pressed = true
 	q.link(e)
-	switch {
-	case e.place == InFlight:
-		e.again = true
-	case e.place == Unschedulable && !e.held:
-		q.requeue(now, e, forceActivate)
-	}
+	q.woken(now, id)
 }
 
 // woken brings a pod back because of an event that a plugin knows of, as any other event would.

@@ -1,6 +1,7 @@
 package pending
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -43,6 +44,19 @@ func TestAPluginActivatesAPod(t *testing.T) {
 			apply(t, q, st, now, activated)
 			if got := place(t, q); got != c.want {
 				t.Errorf("it is %v, want %v", got, c.want)
+			}
+		})
+	}
+	for _, delta := range []cluster.PodActivated{activated, {ID: 0, AfterBackoff: true}} {
+		t.Run(fmt.Sprintf("others are evicted for it, and that ends, %v", delta), func(t *testing.T) {
+			q, st, a := onePod(t, now)
+			q.Reject(now, st, a, refused(st))
+			apply(t, q, st, now,
+				cluster.PodSet{ID: 2, Pod: cluster.Pod{UID: "victim", Name: "victim", NodeName: "n1", Priority: -1}},
+				cluster.PreemptionStarted{ID: 0, Node: 0, Victims: []cluster.PodID{2}}, delta, cluster.PreemptionEnded{ID: 0, Spared: []cluster.PodID{2}})
+			q.Recheck(now, st)
+			if got := place(t, q); got != Backoff {
+				t.Errorf("it is %v", got)
 			}
 		})
 	}
