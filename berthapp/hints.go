@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -36,8 +37,7 @@ type hints struct {
 
 	mu      sync.Mutex
 	refused map[types.UID]refusal // pods that plugins have refused
-	judging types.UID             // of the pod that is judged right now; "": none is
-	during  []happening           // what has happened since it is
+	during  []happening           // what has happened since a pod has begun to be judged, the last that has
 	lost    bool                  // more than mostDuring has
 	behind  chan judgedAmid       // what is to be asked behind verdicts; it is full: it is tried in any case
 }
@@ -52,7 +52,7 @@ type judgedAmid struct {
 // mostBehind are as many pods as wait for plugins to be asked about what has happened while they were judged.
 const mostBehind = 1000
 
-// mostDuring are as many events as are kept while a pod is judged. With more, it is tried again in any case.
+// mostDuring are as many events as are kept since a pod has begun to be judged. With more, it is tried again in any case.
 const mostDuring = 100
 
 // registered is an event that a plugin has registered, and what it says of it; nil: pods are worth trying.
@@ -60,7 +60,7 @@ type registered struct {
 	event  fwk.ClusterEvent
 	plugin string
 	hint   fwk.QueueingHintFn
-	asked  bool // the plugin has said that it wants it: of others, kube-scheduler takes it that all may matter
+	asked  bool // the plugin registers events itself: of others, kube-scheduler takes it that all may matter
 }
 
 // teller has Berth try pods, by their UIDs: now, or when they have served their backoff. It does not wait.
@@ -73,6 +73,7 @@ type teller interface {
 type refusal struct {
 	key         string // of the pod
 	by, pending sets.Set[string]
+	told        bool // it is to be tried: until it has been, nobody is asked
 }
 
 // happening is what has happened: several events of one change.
@@ -80,12 +81,12 @@ type happening struct {
 	events        []fwk.ClusterEvent
 	before, after any
 	of            types.UID // the only pod that it concerns; "": any
-	unread        bool      // of a pod that is placed, something has changed that Berth does not read
+	minor         bool      // nothing has changed but a pod's status
 }
 
 // newHints returns the hints of the plugins of a framework, of which some register events themselves. It has informers tell of those that it takes.
-func newHints(ctx context.Context, extensions []fwk.EnqueueExtensions, register sets.Set[string], pods cache.SharedIndexInformer, informers informersOf) (*hints, error) {
-	h := &hints{pods: pods.GetIndexer(), refused: make(map[types.UID]refusal), behind: make(chan judgedAmid, mostBehind)}
+func newHints(ctx context.Context, extensions []fwk.EnqueueExtensions, register sets.Set[string], pods cache.Indexer, informers informersOf) (*hints, error) {
+	h := &hints{pods: pods, refused: make(map[types.UID]refusal), behind: make(chan judgedAmid, mostBehind)}
 	actions := make(map[fwk.EventResource]fwk.ActionType)
 	for _, plugin := range extensions {
 		events, err := plugin.EventsToRegister(ctx)
@@ -94,13 +95,15 @@ func newHints(ctx context.Context, extensions []fwk.EnqueueExtensions, register 
 		}
 		for _, e := range events {
 			h.registered = append(h.registered, registered{e.Event, plugin.Name(), e.QueueingHintFn, register.Has(plugin.Name())})
-			if register.Has(plugin.Name()) { // of others, Berth's log is enough
+			switch {
+			case e.Event.Resource == fwk.WildCard:
+				for _, each := range known {
+					actions[each] |= fwk.All
+				}
+			case register.Has(plugin.Name()) || e.Event.Resource == fwk.Node: // else Berth's log is enough
 				actions[e.Event.Resource] |= e.Event.ActionType
 			}
 		}
-	}
-	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: h.podAdded, UpdateFunc: h.podChanged, DeleteFunc: h.podGone}); err != nil {
-		return nil, err
 	}
 	for resource, takes := range actions {
 		informer, err := informers.of(resource)
@@ -172,12 +175,12 @@ func (h *hints) podChanged(before, after any) {
 	case was.Spec.NodeName == "" && is.Spec.NodeName != "":
 		h.forget(is.UID)
 		h.podAdded(is)
-	case was.ResourceVersion != is.ResourceVersion && h.any():
+	case was.ResourceVersion != is.ResourceVersion:
 		e := happening{events: framework.PodSchedulingPropertiesChange(is, was), before: was, after: is}
 		if is.Spec.NodeName == "" {
 			e.of = is.UID
 		} else {
-			e.unread = !maps.Equal(was.Annotations, is.Annotations)
+			e.minor = maps.Equal(was.Annotations, is.Annotations) && slices.Equal(e.events, []fwk.ClusterEvent{framework.EventAssignedPodUpdate})
 		}
 		h.happens(e)
 	}
@@ -204,26 +207,19 @@ func (h *hints) forget(uid types.UID) {
 	delete(h.refused, uid)
 }
 
-// any reports whether there is anybody whom an event could concern.
-func (h *hints) any() bool {
+// begin says that pods are about to be judged, in a state that is taken up from here on; goesOn: they are still.
+func (h *hints) begin(goesOn bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.refused) > 0 || h.judging != ""
-}
-
-// begin says that a pod is about to be judged; goesOn: it is still.
-func (h *hints) begin(uid types.UID, goesOn bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.judging, h.during, h.lost = uid, nil, false
 	if !goesOn {
-		delete(h.refused, uid)
+		h.during, h.lost = nil, false
 	}
 }
 
-// end says what plugins have said of the pod that was about to be judged, and which have chosen nodes for it. It does not wait: what has happened since begin is asked about behind it.
-func (h *hints) end(pod *v1.Pod, verdicts []*fwk.Status, chose []string) {
-	r := refusal{cache.NewObjectName(pod.Namespace, pod.Name).String(), sets.New[string](), sets.New[string]()}
+// end says what plugins have said of a pod that was about to be judged, and which have chosen nodes for it; goesOn: they have said it of other nodes before. It does not wait: what has happened since begin is asked
+// about behind it.
+func (h *hints) end(pod *v1.Pod, verdicts []*fwk.Status, chose []string, goesOn bool) {
+	r := refusal{key: cache.NewObjectName(pod.Namespace, pod.Name).String(), by: sets.New[string](), pending: sets.New[string]()}
 	for _, s := range verdicts {
 		if s == nil {
 			continue
@@ -234,14 +230,19 @@ func (h *hints) end(pod *v1.Pod, verdicts []*fwk.Status, chose []string) {
 		}
 	}
 	h.mu.Lock()
-	during, lost := h.during, h.lost
-	h.judging, h.during, h.lost = "", nil, false
-	known := h.get(r.key, pod.UID) != nil
+	during, lost := slices.Clone(h.during), h.lost
+	is := h.get(r.key, pod.UID)
+	known := is != nil
+	if known && is.ResourceVersion != pod.ResourceVersion { // it may have changed between when Berth has read it and begin
+		lost = lost || !maps.Equal(is.Labels, pod.Labels) || !maps.Equal(is.Annotations, pod.Annotations) || !equality.Semantic.DeepEqual(is.Spec, pod.Spec)
+	}
+	if was, ok := h.refused[pod.UID]; ok && goesOn {
+		r.by, r.pending, r.told = r.by.Union(was.by), r.pending.Union(was.pending), was.told
+	}
 	if len(r.by) > 0 && known {
-		if was, ok := h.refused[pod.UID]; ok { // of other nodes, in the same attempt
-			r.by, r.pending = r.by.Union(was.by), r.pending.Union(was.pending)
-		}
 		h.refused[pod.UID] = r
+	} else {
+		delete(h.refused, pod.UID)
 	}
 	h.mu.Unlock()
 	switch {
@@ -275,7 +276,9 @@ func (h *hints) run(ctx context.Context) {
 
 func (h *hints) askBehind(is judgedAmid) {
 	for _, e := range is.during {
-		h.ask(e, map[types.UID]refusal{is.uid: is.refusal})
+		if e.of == "" || e.of == is.uid {
+			h.ask(e, map[types.UID]refusal{is.uid: is.refusal})
+		}
 	}
 }
 
@@ -290,7 +293,7 @@ func (h *hints) get(key string, uid types.UID) *v1.Pod {
 
 // concerns reports whether a plugin is to be asked about an event that it may have registered.
 func (at *registered) concerns(e *happening) bool {
-	return (at.asked || e.of != "" || e.unread) && slices.ContainsFunc(e.events, func(is fwk.ClusterEvent) bool { return framework.MatchClusterEvents(at.event, is) })
+	return (at.asked || !e.minor) && slices.ContainsFunc(e.events, func(is fwk.ClusterEvent) bool { return framework.MatchClusterEvents(at.event, is) })
 }
 
 // happens hears that something has happened.
@@ -299,15 +302,17 @@ func (h *hints) happens(e happening) {
 		return
 	}
 	h.mu.Lock()
-	if h.judging != "" && (e.of == "" || e.of == h.judging) {
-		if h.lost = h.lost || len(h.during) == mostDuring; !h.lost {
-			h.during = append(h.during, e)
-		}
+	if h.lost = h.lost || len(h.during) == mostDuring; !h.lost {
+		h.during = append(h.during, e)
 	}
 	waiting := make(map[types.UID]refusal)
 	if e.of == "" {
-		maps.Copy(waiting, h.refused)
-	} else if r, ok := h.refused[e.of]; ok {
+		for uid, r := range h.refused {
+			if !r.told {
+				waiting[uid] = r
+			}
+		}
+	} else if r, ok := h.refused[e.of]; ok && !r.told {
 		waiting[e.of] = r
 	}
 	h.mu.Unlock()
@@ -326,12 +331,21 @@ func (h *hints) ask(e happening, waiting map[types.UID]refusal) {
 		if pod == nil {
 			continue
 		}
-		switch worth, pending := h.worth(pod, r, &e); {
+		worth, pending := h.worth(pod, r, &e)
+		switch {
 		case pending:
 			now = append(now, string(uid))
 		case worth:
 			later = append(later, string(uid))
+		default:
+			continue
 		}
+		h.mu.Lock()
+		if is, ok := h.refused[uid]; ok && is.by.Equal(r.by) {
+			is.told = true
+			h.refused[uid] = is
+		}
+		h.mu.Unlock()
 	}
 	h.tell.Activate(now...)
 	h.tell.Wake(later...)
@@ -374,6 +388,9 @@ type informersOf struct {
 	known  informers.SharedInformerFactory
 	custom func(schema.GroupVersionResource) (cache.SharedIndexInformer, error)
 }
+
+// known are the resources of Kubernetes' own, besides pods, of which somebody hears.
+var known = []fwk.EventResource{fwk.Node, fwk.PersistentVolume, fwk.PersistentVolumeClaim, fwk.StorageClass, fwk.CSINode, fwk.CSIDriver, fwk.CSIStorageCapacity, fwk.VolumeAttachment}
 
 // of returns the informer of what events are about, nil if nobody hears of these, or somebody else does.
 func (i informersOf) of(resource fwk.EventResource) (cache.SharedIndexInformer, error) {

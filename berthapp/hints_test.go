@@ -73,7 +73,7 @@ func newTestHints(t *testing.T) (*hints, *told, map[schema.GroupVersionResource]
 		registers{name: "Fails", events: []fwk.ClusterEventWithHint{of(foos, fwk.Add, fwk.QueueSkip, errors.New("oh no"))}},
 		registers{name: "Labels", events: []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.UpdatePodLabel}}}},
 		registers{name: "Silent", events: framework.UnrollWildCardResource()},
-	}, sets.New("Queues", "Skips", "Fails", "Labels"), factory.Core().V1().Pods().Informer(), informersOf{factory, func(resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
+	}, sets.New("Queues", "Skips", "Fails", "Labels"), factory.Core().V1().Pods().Informer().GetIndexer(), informersOf{factory, func(resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
 		watched[resource] = true
 		return factory.Core().V1().ConfigMaps().Informer(), nil
 	}})
@@ -92,14 +92,14 @@ func (h *hints) waits(t *testing.T, name string, code fwk.Code, by ...string) *v
 	if err := h.pods.Add(pod); err != nil {
 		t.Fatal(err)
 	}
-	h.begin(pod.UID, false)
-	h.end(pod, refusedBy(code, by...), nil)
+	h.begin(false)
+	h.end(pod, refusedBy(code, by...), nil, false)
 	return pod
 }
 
 // judgedNow says that a pod has been judged, and has plugins asked about what happened meanwhile.
-func (h *hints) judgedNow(pod *v1.Pod, by string) {
-	h.end(pod, refusedBy(fwk.Unschedulable, by), nil)
+func (h *hints) judgedNow(pod *v1.Pod, by string, goesOn bool) {
+	h.end(pod, refusedBy(fwk.Unschedulable, by), nil, goesOn)
 	for len(h.behind) > 0 {
 		h.askBehind(<-h.behind)
 	}
@@ -119,12 +119,6 @@ func TestPluginsSayWhoIsTriedBehindAnEvent(t *testing.T) {
 	if want := (schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "foos"}); len(watched) != 1 || !watched[want] {
 		t.Errorf("watched: %v, want %v", watched, want)
 	}
-	h.waits(t, "queues", fwk.Unschedulable, "Queues")
-	h.waits(t, "pends", fwk.Pending, "Skips", "Queues")
-	h.waits(t, "skips", fwk.UnschedulableAndUnresolvable, "Skips")
-	h.waits(t, "fails", fwk.Unschedulable, "Skips", "Fails")
-	h.waits(t, "silent", fwk.Unschedulable, "Silent")
-	h.waits(t, "placed", fwk.Unschedulable)
 	on := h.handler(foos, fwk.Add|fwk.Update|fwk.Delete)
 	for _, tt := range []struct {
 		name string
@@ -135,6 +129,12 @@ func TestPluginsSayWhoIsTriedBehindAnEvent(t *testing.T) {
 		{"one has changed", func() { on.OnUpdate(&v1.ConfigMap{}, &v1.ConfigMap{}) }, nil},
 		{"one is gone", func() { on.OnDelete(cache.DeletedFinalStateUnknown{Obj: &v1.ConfigMap{}}) }, []string{"now pends", "queues"}},
 	} {
+		h.waits(t, "queues", fwk.Unschedulable, "Queues")
+		h.waits(t, "pends", fwk.Pending, "Skips", "Queues")
+		h.waits(t, "skips", fwk.UnschedulableAndUnresolvable, "Skips")
+		h.waits(t, "fails", fwk.Unschedulable, "Skips", "Fails")
+		h.waits(t, "silent", fwk.Unschedulable, "Silent")
+		h.waits(t, "placed", fwk.Unschedulable)
 		tt.is()
 		if diff := cmp.Diff(tt.want, heard.take()); diff != "" {
 			t.Errorf("%s: tried (-want +got):\n%s", tt.name, diff)
@@ -146,11 +146,9 @@ func TestPluginsSayWhoIsTriedBehindAnEvent(t *testing.T) {
 	}
 }
 
-// A pod that has changed itself is tried if a plugin that has refused it registers that, or says nothing of events. A change of a pod that is placed may matter to all.
+// A pod that has changed itself is tried if a plugin that has refused it registers that, or registers nothing. A change of a pod that is placed may matter to all, but to plugins that register nothing its status does not.
 func TestPodsThatChangeMayBeTried(t *testing.T) {
 	h, heard, _ := newTestHints(t)
-	labels, silent := h.waits(t, "labels", fwk.Unschedulable, "Labels"), h.waits(t, "silent", fwk.Unschedulable, "Silent")
-	h.waits(t, "queues", fwk.Unschedulable, "Queues")
 	changed := func(pod *v1.Pod, change func(*v1.Pod)) *v1.Pod {
 		out := pod.DeepCopy()
 		out.ResourceVersion += "1"
@@ -166,61 +164,101 @@ func TestPodsThatChangeMayBeTried(t *testing.T) {
 		change func(*v1.Pod)
 		want   []string
 	}{
-		{"its labels", labels, labelled, []string{"labels"}},
-		{"its annotations", labels, annotated, nil},
-		{"annotations, and its plugin says nothing of events", silent, annotated, []string{"silent"}},
-		{"labels of a pod that is placed", placed, labelled, []string{"labels"}},
-		{"annotations of a pod that is placed, which Berth does not read", placed, annotated, []string{"silent"}},
+		{"its labels", podNamed("labels"), labelled, []string{"labels"}},
+		{"its annotations", podNamed("labels"), annotated, nil},
+		{"annotations, and its plugin registers nothing", podNamed("silent"), annotated, []string{"silent"}},
+		{"labels of a pod that is placed", placed, labelled, []string{"labels", "silent"}},
+		{"annotations of a pod that is placed", placed, annotated, []string{"silent"}},
 		{"the status of a pod that is placed", placed, func(pod *v1.Pod) { pod.Status.Reason = "new" }, nil},
 		{"labels of a pod that nobody has refused", podNamed("other"), labelled, nil},
+		{"nothing", podNamed("labels"), nil, nil},
 	} {
-		h.podChanged(tt.pod, changed(tt.pod, tt.change))
+		h.waits(t, "labels", fwk.Unschedulable, "Labels")
+		h.waits(t, "silent", fwk.Unschedulable, "Silent")
+		h.waits(t, "queues", fwk.Unschedulable, "Queues")
+		is := tt.pod
+		if tt.change != nil {
+			is = changed(tt.pod, tt.change)
+		}
+		h.podChanged(tt.pod, is)
 		if diff := cmp.Diff(tt.want, heard.take()); diff != "" {
 			t.Errorf("%s: tried (-want +got):\n%s", tt.name, diff)
 		}
-	}
-	h.podChanged(labels, labels) // it is told again
-	if got := heard.take(); got != nil {
-		t.Errorf("%q are tried, and nothing has happened", got)
 	}
 }
 
 // What happens while a pod is judged is asked about when that is over, and what happened before is not: plugins have seen it.
 func TestWhatHappensWhileAPodIsJudged(t *testing.T) {
 	h, heard, _ := newTestHints(t)
-	pod := h.waits(t, "p", fwk.Unschedulable, "Queues")
+	pod := h.waits(t, "p", fwk.Unschedulable, "Skips")
 	on := h.handler(foos, fwk.Add)
-	h.begin(pod.UID, false)
+	tried := func(what string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, heard.take()); diff != "" {
+			t.Errorf("%s: tried (-want +got):\n%s", what, diff)
+		}
+	}
+	h.begin(false)
 	on.OnAdd(&v1.ConfigMap{}, false)
-	if got := heard.take(); got != nil {
-		t.Errorf("amid the attempt, %q are tried", got)
-	}
-	h.judgedNow(pod, "Skips")
-	if got := heard.take(); got != nil {
-		t.Errorf("it was refused by who does not want it tried; %q are", got)
-	}
-	h.begin(pod.UID, true) // its other nodes
-	on.OnAdd(&v1.ConfigMap{}, false)
-	h.judgedNow(pod, "Queues")
-	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
-		t.Errorf("tried (-want +got):\n%s", diff)
-	}
+	tried("amid the attempt")
+	h.judgedNow(pod, "Skips", false)
+	tried("refused by who does not want it tried")
+	h.begin(true)
+	h.judgedNow(pod, "Queues", true) // its other nodes
+	tried("refused by who wants that, of other nodes", "p")
 	if by := h.refused[pod.UID].by; !by.Equal(sets.New("Skips", "Queues")) {
 		t.Errorf("it is refused by %v", by)
 	}
-	h.begin(pod.UID, false)
-	h.podChanged(pod, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p", ResourceVersion: "9", Labels: map[string]string{"a": "b"}}})
-	h.judgedNow(pod, "Labels")
-	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
-		t.Errorf("it has changed itself: tried (-want +got):\n%s", diff)
-	}
-	h.begin(pod.UID, false)
+	h.begin(false)
+	h.judgedNow(pod, "Queues", false)
+	tried("anew, and nothing has happened since")
+	changed := pod.DeepCopy()
+	changed.ResourceVersion, changed.Labels = "9", map[string]string{"a": "b"}
+	h.begin(false)
+	h.podChanged(pod, changed)
+	h.judgedNow(pod, "Labels", false)
+	tried("it has changed itself", "p")
+	h.begin(false)
+	h.podChanged(podNamed("other"), changed)
+	h.judgedNow(pod, "Queues", false)
+	tried("another one has")
+	h.begin(false)
+	h.forget(pod.UID)
 	for range mostDuring + 1 {
 		on.OnAdd(&v1.ConfigMap{}, false)
 	}
-	h.judgedNow(pod, "Skips")
+	h.judgedNow(pod, "Skips", false)
+	tried("more has happened than is kept", "p")
+	// Berth had read it before it changed, and it was judged as it had been.
+	if err := h.pods.Update(changed); err != nil {
+		t.Fatal(err)
+	}
+	h.begin(false)
+	h.judgedNow(pod, "Skips", false)
+	tried("it was judged as it had been", "p")
+	status := changed.DeepCopy()
+	status.ResourceVersion, status.Status.Reason = "10", "new"
+	h.begin(false)
+	h.judgedNow(status, "Skips", false)
+	tried("nothing has changed but its status")
+}
+
+// Who is to be tried is not asked about again until it has been.
+func TestWhoIsToBeTriedIsToldOnce(t *testing.T) {
+	h, heard, _ := newTestHints(t)
+	pod := h.waits(t, "p", fwk.Unschedulable, "Queues")
+	on := h.handler(foos, fwk.Add)
+	for _, want := range [][]string{{"p"}, nil} {
+		on.OnAdd(&v1.ConfigMap{}, false)
+		if diff := cmp.Diff(want, heard.take()); diff != "" {
+			t.Errorf("tried (-want +got):\n%s", diff)
+		}
+	}
+	h.begin(false)
+	h.judgedNow(pod, "Queues", false)
+	on.OnAdd(&v1.ConfigMap{}, false)
 	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
-		t.Errorf("more has happened than is kept: tried (-want +got):\n%s", diff)
+		t.Errorf("refused again: tried (-want +got):\n%s", diff)
 	}
 }
 
@@ -235,11 +273,12 @@ func TestNothingIsKeptOfPodsThatDoNotWait(t *testing.T) {
 	was := h.waits(t, "made anew", fwk.Unschedulable, "Queues")
 	h.podChanged(was, podNamed("another"))
 	h.forget(h.waits(t, "reserved", fwk.Unschedulable, "Queues").UID)
-	h.waits(t, "fits", fwk.Unschedulable)
+	fits := h.waits(t, "fits", fwk.Unschedulable, "Queues")
+	h.end(fits, refusedBy(fwk.Unschedulable), nil, false)
 	unknown := podNamed("unknown")
-	h.begin(unknown.UID, false)
-	h.end(unknown, refusedBy(fwk.Unschedulable, "Queues"), nil)
-	if len(h.refused) != 0 || h.any() {
+	h.begin(false)
+	h.end(unknown, refusedBy(fwk.Unschedulable, "Queues"), nil, false)
+	if len(h.refused) != 0 {
 		t.Errorf("kept: %v", h.refused)
 	}
 	// What has happened to one that the informer does not know yet, nobody would say: it is tried in any case.
@@ -258,7 +297,7 @@ func TestNothingIsKeptOfPodsThatDoNotWait(t *testing.T) {
 
 func TestEventsThatCannotBeRegisteredAreAnError(t *testing.T) {
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
-	pods := factory.Core().V1().Pods().Informer()
+	pods := factory.Core().V1().Pods().Informer().GetIndexer()
 	custom := func(schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
 		return nil, errors.New("no client")
 	}
@@ -280,8 +319,8 @@ func TestAPodIsRefusedByAllWhoHaveChosenNodes(t *testing.T) {
 	if err := h.pods.Add(pod); err != nil {
 		t.Fatal(err)
 	}
-	h.begin(pod.UID, false)
-	h.end(pod, refusedBy(fwk.UnschedulableAndUnresolvable, ""), []string{"Queues", "Skips"})
+	h.begin(false)
+	h.end(pod, refusedBy(fwk.UnschedulableAndUnresolvable, ""), []string{"Queues", "Skips"}, false)
 	h.handler(foos, fwk.Add).OnAdd(&v1.ConfigMap{}, false)
 	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
 		t.Errorf("tried (-want +got):\n%s", diff)
@@ -293,9 +332,6 @@ func TestNodesAndPlacedPodsMayHavePodsTried(t *testing.T) {
 	h, heard, _ := newTestHints(t)
 	h.registered = append(h.registered, registered{fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Add | fwk.Delete}, "Placed", nil, true},
 		registered{fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel}, "Nodes", nil, true})
-	h.waits(t, "placed", fwk.Unschedulable, "Placed")
-	h.waits(t, "nodes", fwk.Unschedulable, "Nodes")
-	h.waits(t, "silent", fwk.Unschedulable, "Silent")
 	on := podNamed("on a node")
 	on.Spec.NodeName = "n"
 	node, labelled := &v1.Node{}, &v1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}
@@ -304,19 +340,47 @@ func TestNodesAndPlacedPodsMayHavePodsTried(t *testing.T) {
 		is   func()
 		want []string
 	}{
-		{"a pod is placed", func() { h.podAdded(on) }, []string{"placed"}},
-		{"a pod that waited is", func() { h.podChanged(podNamed("on a node"), on) }, []string{"placed"}},
+		{"a pod is placed", func() { h.podAdded(on) }, []string{"placed", "silent"}},
+		{"a pod that waited is", func() { h.podChanged(podNamed("on a node"), on) }, []string{"placed", "silent"}},
 		{"one waits", func() { h.podAdded(podNamed("another")) }, nil},
-		{"one is gone", func() { h.podGone(on) }, []string{"placed"}},
+		{"one is gone", func() { h.podGone(on) }, []string{"placed", "silent"}},
 		{"one that waited is gone", func() { h.podGone(podNamed("another")) }, nil},
-		{"a node has come", func() { h.nodeHandler().OnAdd(node, false) }, []string{"nodes"}},
+		{"a node has come", func() { h.nodeHandler().OnAdd(node, false) }, []string{"nodes", "silent"}},
 		{"it is told again", func() { h.nodeHandler().OnUpdate(node, node) }, nil},
-		{"its labels have changed", func() { h.nodeHandler().OnUpdate(node, labelled) }, []string{"nodes"}},
-		{"it is gone", func() { h.nodeHandler().OnDelete(node) }, nil},
+		{"its labels have changed", func() { h.nodeHandler().OnUpdate(node, labelled) }, []string{"nodes", "silent"}},
+		{"it is gone", func() { h.nodeHandler().OnDelete(node) }, []string{"silent"}},
 	} {
+		h.waits(t, "placed", fwk.Unschedulable, "Placed")
+		h.waits(t, "nodes", fwk.Unschedulable, "Nodes")
+		h.waits(t, "silent", fwk.Unschedulable, "Silent")
 		tt.is()
 		if diff := cmp.Diff(tt.want, heard.take()); diff != "" {
 			t.Errorf("%s: tried (-want +got):\n%s", tt.name, diff)
 		}
 	}
+}
+
+// What happens while plugins judge a pod is asked about in a process that runs, and what becomes of an earlier placement takes nothing back of what plugins have said since.
+func TestEventsAmidVerdictsAreHeardInAProcess(t *testing.T) {
+	pod := podNamed("p")
+	w := newWalk(t, pod)
+	h := w.host.profile.Load().hints
+	h.registered = append(h.registered, registered{event: fwk.ClusterEvent{Resource: foos, ActionType: fwk.Add}, plugin: "called A", asked: true})
+	w.step(reserve, "p", "A", "B")
+	w.expect("2")
+	happens := func() { h.handler(foos, fwk.Add).OnAdd(&v1.ConfigMap{}, false) }
+	w.say("a filter p", func() *fwk.Status {
+		happens()
+		return fwk.NewStatus(fwk.Unschedulable, "no")
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	w.judgesOn(ctx, "p")
+	w.expect("0 wakes [p]")
+	cancel()
+	w.say("a filter p", always(fwk.Unschedulable, "no"))
+	w.judges("p")
+	w.step(unreserve, "p", "A", "B")
+	w.expect("3")
+	happens()
+	w.expect("0 wakes [p]")
 }

@@ -27,7 +27,9 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 		return out, nil
 	}
 	var behind error
-	if w.goesOn(r) { // plugins may have noted of earlier nodes what they score them by
+	goesOn := w.goesOn(r)
+	w.profile.hints.begin(goesOn)
+	if goesOn { // plugins may have noted of earlier nodes what they score them by
 		w.show()
 	} else {
 		behind = w.sync(ctx)
@@ -108,9 +110,12 @@ func (w *world) filter(ctx context.Context, k *kind, plugins, nodes []string) (*
 	if err != nil {
 		return nil, err
 	}
-	w.profile.hints.begin(pod.UID, k.state != nil && k.version == w.version)
+	goesOn := k.state != nil && k.version == w.version
+	if !goesOn { // what was said of it last does not count any more
+		w.profile.hints.forget(pod.UID)
+	}
 	verdicts, err := w.verdicts(ctx, k, pod, plugins, nodes)
-	w.profile.hints.end(pod, verdicts, k.filtered.chose)
+	w.profile.hints.end(pod, verdicts, k.filtered.chose, goesOn)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ const (
 // podStore has pods by their UIDs, as the API server has told them last; for a while also those that have gone. It is safe for concurrent use.
 type podStore struct {
 	registration cache.ResourceEventHandlerRegistration
+	hear         cache.ResourceEventHandler // hears of what has been taken up; nil: nobody does. It is set before anything is told
 
 	mu      sync.Mutex
 	pods    map[types.UID]*v1.Pod
@@ -41,12 +42,20 @@ type gonePod struct {
 func newPodStore(informer cache.SharedIndexInformer) (s *podStore, err error) {
 	s = &podStore{pods: make(map[types.UID]*v1.Pod), changed: make(map[types.UID]struct{}), news: make(chan struct{})}
 	s.registration, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { s.set(object.(*v1.Pod)) },
+		AddFunc: func(object any) {
+			s.set(object.(*v1.Pod))
+			if s.hear != nil {
+				s.hear.OnAdd(object, false)
+			}
+		},
 		UpdateFunc: func(before, object any) {
 			if was, is := before.(*v1.Pod), object.(*v1.Pod); was.UID != is.UID { // it was deleted and made again between two looks
 				s.remove(was)
 			}
 			s.set(object.(*v1.Pod))
+			if s.hear != nil {
+				s.hear.OnUpdate(before, object)
+			}
 		},
 		DeleteFunc: func(object any) {
 			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
@@ -54,6 +63,9 @@ func newPodStore(informer cache.SharedIndexInformer) (s *podStore, err error) {
 			}
 			if pod, ok := object.(*v1.Pod); ok {
 				s.remove(pod)
+				if s.hear != nil {
+					s.hear.OnDelete(pod)
+				}
 			}
 		},
 	})

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/dynamic-resource-allocation/resourceslice/tracker"
@@ -187,6 +188,9 @@ func (p *profile) judge(uid types.UID, state fwk.CycleState, saw *view) {
 func (p *profile) takeJudged(uid types.UID) fwk.CycleState {
 	if last := p.judged.Load(); last != nil && last.uid == uid && p.judged.CompareAndSwap(last, nil) {
 		p.shown.Store(last.saw) // a stream of steps may have begun meanwhile
+		if last.saw.closed.Load() {
+			p.outdated()
+		}
 		return last.state
 	}
 	return nil
@@ -222,14 +226,14 @@ func (p *profile) refresh(ctx context.Context) error {
 	if err := w.snap(); err != nil {
 		return err
 	}
-	p.shown.CompareAndSwap(was, &view{SharedLister: w.snapshot, groups: w.cache}) // until a stream of steps begins
+	p.shown.CompareAndSwap(was, w.view()) // until a stream of steps begins
 	return nil
 }
 
 // outdated has plugins see something newer at the next step, or when somebody judges.
 func (p *profile) outdated() {
 	was := p.shown.Load()
-	p.shown.CompareAndSwap(was, &view{was.SharedLister, was.groups, true})
+	p.shown.CompareAndSwap(was, &view{was.SharedLister, was.groups, true, was.closed})
 }
 
 // Activate has Berth try pods now, whatever they wait for. It is what a Handle has.
@@ -261,7 +265,8 @@ type shown struct{ atomic.Pointer[view] }
 type view struct {
 	fwk.SharedLister
 	groups fwk.PodGroupManager
-	ended  bool // there may be something newer
+	ended  bool         // there may be something newer
+	closed *atomic.Bool // the world is
 }
 
 // NodeInfos are the nodes.
@@ -393,9 +398,10 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	}
 	custom, start, end := customInformers(m.ctx, m.cfg.rest)
 	m.custom.start, m.custom.end = start, end
-	if p.hints, err = newHints(m.ctx, p.framework.EnqueueExtensions(), register, m.informers.Core().V1().Pods().Informer(), informersOf{m.informers, custom}); err != nil {
+	if p.hints, err = newHints(m.ctx, p.framework.EnqueueExtensions(), register, m.informers.Core().V1().Pods().Informer().GetIndexer(), informersOf{m.informers, custom}); err != nil {
 		return nil, err
 	}
+	m.pods.hear = cache.ResourceEventHandlerFuncs{AddFunc: p.hints.podAdded, UpdateFunc: p.hints.podChanged, DeleteFunc: p.hints.podGone}
 	p.hints.tell, p.hints.timeout, m.hints = m.tell, m.timeout, p.hints
 	slices.Sort(p.names)
 	p.permits = len(p.framework.ListPlugins().Permit.Enabled) > 0

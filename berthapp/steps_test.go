@@ -355,6 +355,8 @@ func (w *walk) next(want []string) (got []string) {
 			text += fmt.Sprintf(" waits %d ms", r.GetWaitsMilliseconds())
 		case len(r.GetActivates()) > 0:
 			text += fmt.Sprintf(" activates %v", r.GetActivates())
+		case len(r.GetWakes()) > 0:
+			text += fmt.Sprintf(" wakes %v", r.GetWakes())
 		}
 		got = append(got, text)
 	}

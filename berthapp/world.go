@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -26,6 +27,7 @@ type world struct {
 	timeout time.Duration // of an answer
 	logger  klog.Logger
 	end     context.CancelFunc
+	closed  atomic.Bool
 
 	last    int64 // request
 	kinds   map[int32]*kind
@@ -81,6 +83,7 @@ func newWorld(ctx context.Context, p *profile, timeout time.Duration) (*world, e
 }
 
 func (w *world) close() {
+	w.closed.Store(true)
 	w.profile.judged.Store(nil) // what is begun anew begins anew
 	w.profile.outdated()
 	w.end()
@@ -89,7 +92,7 @@ func (w *world) close() {
 // show has plugins see this world, and no other one.
 func (w *world) show() { w.profile.shown.Store(w.view()) }
 
-func (w *world) view() *view { return &view{w.snapshot, w.cache, false} }
+func (w *world) view() *view { return &view{w.snapshot, w.cache, false, &w.closed} }
 
 // fold takes up what a request tells. What is forgotten goes first, so that its ids can be those of others in the same request.
 func (w *world) fold(r *pluginv1.JudgeRequest) error {

@@ -9,7 +9,7 @@ import (
 )
 
 // maxActivations are as many pods as are kept that are to be activated, of a stream, or until there is one. Of more, nobody hears: they are tried again anyway, some time.
-const maxActivations = 10_000
+const maxActivations = 100_000
 
 // activations are pods that are to be activated, or woken. It is safe for concurrent use.
 type activations struct {

@@ -43,8 +43,9 @@ func (a *activated) add(uids []string, now bool) {
 		}
 		if _, ok := a.uids[uid]; ok || len(a.uids) < mostActivated {
 			a.uids[uid] = a.uids[uid] || now
-		} else {
+		} else { // one of all
 			a.lost.Inc()
+			a.all = true
 		}
 	}
 	signal(a.news)
@@ -111,7 +112,7 @@ func (h *Host) Concerns(a Activated, schedulerName string) bool {
 // Again has what was taken taken again later.
 func (h *Host) Again(a Activated) { h.services[a.service].activated.add([]string{a.UID}, a.Now) }
 
-// A service that says which pods are worth trying is begun anew at once when its stream has ended, and then after hearSoon, and after twice as long each time, up to hearLate, unless it has gone well for longer.
+// A service that says which pods are worth trying is begun anew at once when its stream has ended, and then after hearSoon, and after twice as long each time, up to hearLate, unless it has lasted.
 const (
 	hearSoon = time.Second
 	hearLate = 30 * time.Second
@@ -127,17 +128,17 @@ func (h *Host) Hear(ctx context.Context, epoch cluster.Epoch) {
 }
 
 func (s *service) hear(ctx context.Context, epoch cluster.Epoch) {
-	pause, began := time.Duration(0), time.Duration(0)
+	pause, good := time.Duration(0), s.clock() // since when there has been a stream
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.placing.ended:
 		}
+		if s.clock()-good > pause+hearSoon { // it has lasted
+			pause = 0
+		}
 		for s.placing.mayActivate(epoch) && s.placing.now() == nil {
-			if s.clock()-began > 2*hearLate {
-				pause = 0
-			}
 			wait := time.NewTimer(pause)
 			select {
 			case <-ctx.Done():
@@ -145,8 +146,9 @@ func (s *service) hear(ctx context.Context, epoch cluster.Epoch) {
 				return
 			case <-wait.C:
 			}
-			pause, began = min(max(2*pause, hearSoon), hearLate), s.clock()
+			pause = min(max(2*pause, hearSoon), hearLate)
 			_, _ = s.beginPlacing(ctx, epoch) // it has been said what is wrong
+			good = s.clock()
 		}
 	}
 }

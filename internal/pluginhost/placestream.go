@@ -83,7 +83,7 @@ func (c *call) failed() error {
 func (is *placeStream) mayEnd(err error) bool {
 	is.mu.Lock()
 	defer is.mu.Unlock()
-	return is.proven && errors.Is(err, errEnded)
+	return (is.proven || is.last == 1) && errors.Is(err, errEnded) // or nothing was asked
 }
 
 // over returns why the stream has ended, or is about to, nil if it has not.
@@ -217,12 +217,13 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 		}
 		is.activates(response.GetActivates(), true)
 		is.activates(response.GetWakes(), false)
-		if response.GetId() == 0 {
-			return nil
-		}
 	}
 	is.mu.Lock()
 	defer is.mu.Unlock()
+	if response.GetId() == 0 && len(response.GetActivates())+len(response.GetWakes()) > 0 {
+		is.proven = true
+		return nil
+	}
 	c := is.calls[response.GetId()]
 	if c == nil {
 		return fmt.Errorf("a response with id %d, to which there is no request", response.GetId())

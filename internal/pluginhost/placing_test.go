@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -679,8 +680,8 @@ func TestWhatAServiceWantsTriedIsKept(t *testing.T) {
 	if err := reserve("q"); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(h.TakeActivated(1 << 20)); n != mostActivated {
-		t.Errorf("%d are kept, want %d", n, mostActivated)
+	if all := h.TakeActivated(1 << 20); len(all) != mostActivated+1 || !all[0].All { // of the others nobody knows, but that there are some
+		t.Errorf("%d are kept, want %d, and that there are others: %v", len(all), mostActivated, all[0])
 	}
 	says = [][]string{append(many, "one more")}
 	if err := reserve("r"); err == nil || !strings.Contains(err.Error(), "activates, wakes: 1001 pods, want at most 1000") {
@@ -775,4 +776,52 @@ func TestAServiceWhoseStreamDoesNotLastIsHeardLessAndLess(t *testing.T) {
 		cancel()
 		<-heard
 	})
+}
+
+// A service may end a stream on which it has served, or was asked nothing, and is begun anew at once; soon behind another one, that is a failure.
+func TestAServiceMayEndAStreamNowAndThen(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		ends := make(chan struct{})
+		f := &ending{stepper: stepper{tells: true}, ends: ends}
+		l := bufconn.Listen(1 << 20)
+		server := grpc.NewServer()
+		pluginv1.RegisterPluginServiceServer(server, f)
+		go func() { _ = server.Serve(l) }()
+		t.Cleanup(server.Stop)
+		h := hostingAt(t, dial(t, l), &f.stepper, time.Minute)
+		begins := func() error { return h.BeginPlacing(t.Context(), 1, "default-scheduler") }
+		for k, wait := range []time.Duration{time.Hour, time.Hour, 0} {
+			if err := begins(); err != nil {
+				t.Fatalf("stream %d: %v", k, err)
+			}
+			time.Sleep(wait)
+			ends <- struct{}{}
+			synctest.Wait()
+		}
+		if err := begins(); err == nil || !strings.Contains(err.Error(), "the stream has ended") {
+			t.Errorf("a stream that ends soon behind another one: %v", err)
+		}
+		time.Sleep(failedFor)
+		if err := begins(); err != nil {
+			t.Errorf("later: %v", err)
+		}
+	})
+}
+
+// ending is a service that ends its streams when it is told to.
+type ending struct {
+	stepper
+	ends chan struct{}
+}
+
+func (e *ending) Place(stream pluginv1.PluginService_PlaceServer) error {
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	select {
+	case <-e.ends:
+		return nil
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	}
 }

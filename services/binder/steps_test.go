@@ -30,8 +30,9 @@ import (
 // gate is a plugin service with one plugin, Gate, that takes all steps. What it answers is up to the test.
 type gate struct {
 	pluginv1.UnimplementedPluginServiceServer
-	conn *grpc.ClientConn
-	stop func() // cuts all streams, and lets nobody begin another one
+	conn  *grpc.ClientConn
+	stop  func() // cuts all streams, and lets nobody begin another one
+	tells bool   // which pods are worth trying: it is heard whenever its stream has ended
 
 	mu     sync.Mutex
 	heard  []string // "reserve p on a"
@@ -65,7 +66,7 @@ func newGate(t testing.TB) *gate {
 }
 
 func (g *gate) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
-	return &pluginv1.DescribeResponse{Plugins: []*pluginv1.PluginDescription{{Name: "Gate", Reserves: true, Permits: true, PreBinds: true, PostBinds: true}}}, nil
+	return &pluginv1.DescribeResponse{Activates: g.tells, Plugins: []*pluginv1.PluginDescription{{Name: "Gate", Reserves: true, Permits: true, PreBinds: true, PostBinds: true}}}, nil
 }
 
 func (g *gate) Place(stream pluginv1.PluginService_PlaceServer) error {
@@ -732,6 +733,7 @@ func TestPodsBeyondTheBoundOfThoseThatWaitAreBusy(t *testing.T) {
 // Pods that a service wants tried are activated in the log, if they wait, and are of a profile that uses it.
 func TestPodsThatAServiceWantsTriedAreActivated(t *testing.T) {
 	src, g := newFakeSource(), newGate(t)
+	g.tells = true
 	src.setNode(node("a", 4000))
 	for _, name := range []string{"p", "bound", "waits"} {
 		src.setPod(gated(pod(name, 10)))
@@ -754,17 +756,61 @@ func TestPodsThatAServiceWantsTriedAreActivated(t *testing.T) {
 	if got := b.ask(b.question(1, "p")); got != "assumed on a" {
 		t.Fatal(got)
 	}
-	var activated []cluster.PodID
-	eventually(t, "some are activated", func() bool {
-		activated = nil
+	activated := func() (out []cluster.PodActivated) {
 		for _, d := range logSince(t, term, before) {
 			if d, ok := d.(cluster.PodActivated); ok {
-				activated = append(activated, d.ID)
+				out = append(out, d)
 			}
 		}
-		return len(activated) > 0
-	})
-	if diff := cmp.Diff([]cluster.PodID{waits}, activated); diff != "" {
+		return out
+	}
+	eventually(t, "some are activated", func() bool { return len(activated()) > 0 })
+	if diff := cmp.Diff([]cluster.PodActivated{{ID: waits}}, activated()); diff != "" {
 		t.Errorf("activated (-want +got):\n%s", diff)
+	}
+	// A service whose stream ends is begun anew though nobody asks it, and then all are tried that wait for anything.
+	g.ends()
+	eventually(t, "all are to be tried", func() bool { return len(activated()) > 1 })
+	if diff := cmp.Diff([]cluster.PodActivated{{ID: waits}, {ID: cluster.NoPod}}, activated()); diff != "" {
+		t.Errorf("activated (-want +got):\n%s", diff)
+	}
+}
+
+// However often a service wants a pod tried, the log says so once in a while only.
+func TestAPodIsNotActivatedWithoutAnEnd(t *testing.T) {
+	src, g := newFakeSource(), newGate(t)
+	src.setNode(node("a", 4000))
+	for _, name := range []string{"p", "q", "waits"} {
+		src.setPod(gated(pod(name, 10)))
+	}
+	b := start(t, startEtcd(t), src, withGate(t, g))
+	b.active()
+	b.request(1, "waits")
+	term := b.term.Load()
+	before := term.mark()
+	began := time.Now()
+	wants := func(by string) {
+		g.mu.Lock()
+		g.tries = []string{"waits"}
+		g.mu.Unlock()
+		if got := b.ask(b.question(1, by)); got != "assumed on a" {
+			t.Fatal(got)
+		}
+		b.awaitPhase(by, "bound on a")
+	}
+	count := func() (n int) {
+		for _, d := range logSince(t, term, before) {
+			if _, ok := d.(cluster.PodActivated); ok {
+				n++
+			}
+		}
+		return n
+	}
+	wants("p")
+	eventually(t, "it is activated", func() bool { return count() == 1 })
+	wants("q")
+	eventually(t, "it is activated again", func() bool { return count() == 2 })
+	if took := time.Since(began); took < activateAgain {
+		t.Errorf("twice in %v", took)
 	}
 }
