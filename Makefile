@@ -153,6 +153,10 @@ volumes: ## real controllers of volumes and StatefulSets: 1,000 pods with claims
 scheduler-plugins: ## the plugins of sigs.k8s.io/scheduler-plugins, unchanged, in a kube-scheduler and in Berth: whether pods go to the same nodes; builds both first
 	cd test/schedulerplugins && go vet . && CGO_ENABLED=0 go test -v -count=1 -timeout 0 .
 
+.PHONY: scheduler-plugins-integration
+scheduler-plugins-integration: ## the integration tests that scheduler-plugins has itself, beside kube-scheduler and beside Berth; ONLY=… for those of a name
+	cd test/schedulerplugins && go vet ./... && cd integration && CGO_ENABLED=0 go test -v -count=1 -timeout 0 . -only '$(or $(ONLY),.)'
+
 .PHONY: extenders
 extenders: ## two extenders of others, TopoLVM's and gpushare's, beside kube-scheduler and beside Berth: what they are asked, to the byte, and where pods go; builds them first
 	go test -tags extenders -v -count=1 -timeout 0 ./test/extenders
@@ -187,7 +191,7 @@ fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m
 # What takes hours, or time itself, or is built elsewhere, is a proof and no test: make test is the facts, in minutes. New ones, such
 # as other versions of Kubernetes, are added here.
 .PHONY: proofs
-proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, extenders, scheduler-plugins, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
+proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, extenders, scheduler-plugins and its own tests, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
 	$(MAKE) oracle
 	$(MAKE) overload
 	$(MAKE) attack
@@ -195,6 +199,7 @@ proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, 
 	$(MAKE) volumes
 	$(MAKE) extenders
 	$(MAKE) scheduler-plugins
+	$(MAKE) scheduler-plugins-integration
 	$(MAKE) soak-etcd
 	$(MAKE) churn
 	$(MAKE) chaos DURATION=$(or $(DURATION),1h)

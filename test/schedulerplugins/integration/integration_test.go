@@ -1,0 +1,97 @@
+package integration
+
+import (
+	"flag"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-scheduler/berth/test/schedulerplugins/scheduler"
+)
+
+var only = flag.String("only", ".", "which of the tests of scheduler-plugins to run: a regular expression")
+
+// left are files that are not compiled, and why.
+var left = map[string]string{
+	"capacity_scheduling_test.go":     "CapacityScheduling does not compile with Kubernetes 1.36",
+	"elasticquota_controller_test.go": "CapacityScheduling does not compile with Kubernetes 1.36",
+	"preemption_toleration_test.go":   "PreemptionToleration does not compile with Kubernetes 1.36",
+}
+
+// notAsked are tests that say nothing of another scheduler, and why.
+var notAsked = map[string]string{
+	"TestQOSPluginSuite":                "it takes pods out of the scheduler's queue itself, and Berth refuses plugins that sort the queue",
+	"TestTopologicalSortPlugin":         "it takes pods out of the scheduler's queue itself, and Berth refuses plugins that sort the queue",
+	"TestTopologyMatchPluginValidation": "it makes a kube-scheduler itself, and looks at the error",
+}
+
+// groupsMeet has pods of two groups or three come in turn, with room for one group.
+const groupsMeet = "the pod that completes a group activates its siblings, which comes to nothing: they are tried again in turn with those of the other groups, and none is complete before Permit ends"
+
+// knownOnes are tests that pass with kube-scheduler and not with Berth, or not always.
+var knownOnes = map[string]known{
+	"TestCoschedulingPlugin": {why: "those in it that do not"},
+	"TestCoschedulingPlugin/equal_priority,_not_sequentially_pg1_meet_min_and_pg2_not_meet_min":   {why: groupsMeet},
+	"TestCoschedulingPlugin/equal_priority,_not_sequentially_pg1_meet_min_and_p2_p3_not_meet_min": {why: groupsMeet},
+}
+
+type known struct {
+	why    string
+	always bool // it never passes with Berth
+}
+
+// The integration tests of scheduler-plugins pass with Berth if they pass with kube-scheduler. Where they do not, and Berth has less than the test's configuration says, a kube-scheduler that has no more shows what that alone makes of it.
+func TestSchedulerPluginsOwnIntegrationTests(t *testing.T) {
+	which := regexp.MustCompile(*only)
+	u := build(t)
+	for _, file := range slices.Sorted(maps.Keys(left)) {
+		t.Logf("not compiled: %s: %s", file, left[file])
+	}
+	t.Log("with kube-scheduler, with one that has no more than Berth, and with Berth:")
+	seen := make(map[string]bool)
+	for _, test := range u.tests(t) {
+		if !which.MatchString(test) {
+			continue
+		}
+		theirs, _ := u.run(t, test)
+		if why := notAsked[test]; why != "" {
+			t.Logf("%-8s%-8s%-8s%s: %s", theirs.of(test), none, none, test, why)
+			continue
+		}
+		ours, said := u.run(t, test, scheduler.Program+"="+u.berth)
+		unexpected := !strings.Contains(said, scheduler.Started)
+		if unexpected {
+			t.Errorf("%s has started no Berth", test)
+		}
+		var less outcomes
+		otherwise := differs(said)
+		if len(otherwise) > 0 && slices.ContainsFunc(namesOf(theirs), func(name string) bool { return theirs.of(name) == passes && ours.of(name) != passes }) {
+			less, _ = u.run(t, test, scheduler.AsBerth+"=1")
+		}
+		for _, name := range namesOf(theirs, less, ours) {
+			seen[name] = true
+			of := knownOnes[name]
+			t.Logf("%-8s%-8s%-8s%s %s", theirs.of(name), less.of(name), ours.of(name), name, of.why)
+			switch passesHere := ours.of(name) == passes; {
+			case theirs.of(name) == passes && !passesHere && of.why == "":
+				unexpected = true
+				t.Errorf("%s passes with kube-scheduler, and not with Berth", name)
+			case of.always && passesHere:
+				t.Errorf("%s passes with Berth, though it is known to fail", name)
+			}
+		}
+		for _, what := range otherwise {
+			t.Logf("%24s%s: %s%s", "", test, scheduler.Differs, what)
+		}
+		if unexpected {
+			t.Logf("%s with Berth:\n%s", test, said)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(knownOnes)) {
+		if !seen[name] && which.MatchString(name) {
+			t.Errorf("there is no test %s, which is known to fail", name)
+		}
+	}
+}

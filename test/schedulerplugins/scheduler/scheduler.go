@@ -1,0 +1,303 @@
+// Package scheduler stands in for k8s.io/kubernetes/pkg/scheduler in the integration tests of scheduler-plugins: New makes the kube-scheduler that they ask for, or, if the environment names the program of a Berth, a Berth with the same profiles.
+package scheduler
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/queuesort"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/schedulinggates"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+	_ "sigs.k8s.io/scheduler-plugins/apis/config/scheme" // arguments of plugins
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
+)
+
+// Environment variables.
+const (
+	// Program names the program of a Berth, which has the plugins. Without it, New makes a kube-scheduler.
+	Program = "BERTH_PROGRAM"
+	// AsBerth, if it is not empty, has a kube-scheduler be configured as a Berth would be.
+	AsBerth = "AS_BERTH"
+)
+
+// Started is what a process says in which New has started a Berth.
+const Started = "Berth is ready"
+
+// Differs is what a process says before each thing that a Berth's configuration has otherwise than the test's.
+const Differs = "Berth has it otherwise: "
+
+// readyWithin is after which time a Berth that is started hangs.
+const readyWithin = 4 * time.Minute
+
+// logTail is how many bytes of the log of a Berth are shown.
+const logTail = 16 << 10
+
+// Option is an option of New.
+type Option = scheduler.Option
+
+// What the tests use besides.
+var (
+	NewInformerFactory = scheduler.NewInformerFactory
+	WithKubeConfig     = scheduler.WithKubeConfig
+)
+
+// Scheduler is a kube-scheduler, or a Berth, of which there is nothing to be seen from inside.
+type Scheduler struct {
+	*scheduler.Scheduler // nil: a Berth
+	process              *kubetest.Process
+	dir                  string
+	over                 context.Context // ends with it
+	stopped              chan struct{}   // closed when it no longer runs
+}
+
+// last is the Berth that was made last. When its test is over, the next one begins without it.
+var last struct {
+	sync.Mutex
+	*Scheduler
+}
+
+// New makes a scheduler. A Berth is ready, and places pods from now on.
+func New(ctx context.Context, client kubernetes.Interface, objects informers.SharedInformerFactory, others dynamicinformer.DynamicSharedInformerFactory, recorders profile.RecorderFactory, options ...Option) (*Scheduler, error) {
+	program := os.Getenv(Program)
+	if program == "" {
+		if os.Getenv(AsBerth) != "" {
+			cfg, _, err := valuesOf(options).configuration()
+			if err != nil {
+				return nil, err
+			}
+			options = append(options, scheduler.WithProfiles(cfg.Profiles...))
+		}
+		s, err := scheduler.New(ctx, client, objects, others, recorders, options...)
+		return &Scheduler{Scheduler: s}, err
+	}
+	last.Lock()
+	defer last.Unlock()
+	if s := last.Scheduler; s != nil && s.over.Err() != nil {
+		<-s.stopped
+	}
+	s, err := startBerth(ctx, program, valuesOf(options))
+	if err != nil {
+		return nil, err
+	}
+	fmt.Println(Started)
+	last.Scheduler = s
+	return s, nil
+}
+
+// Run runs it until ctx ends.
+func (s *Scheduler) Run(ctx context.Context) {
+	if s.Scheduler != nil {
+		s.Scheduler.Run(ctx)
+		return
+	}
+	defer close(s.stopped)
+	defer os.RemoveAll(s.dir)
+	select {
+	case <-ctx.Done():
+		s.process.Stop()
+	case <-s.process.Done():
+		fmt.Printf("Berth has ended: %v\n", s.process.Err())
+	}
+	fmt.Printf("log of Berth:\n%s\n", s.process.LogTail(logTail))
+}
+
+// startBerth starts a Berth and waits until it is ready. It is killed when this process ends.
+func startBerth(ctx context.Context, program string, of values) (_ *Scheduler, err error) {
+	dir, err := os.MkdirTemp("", "berth")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	cfg, differs, err := of.configuration()
+	if err != nil {
+		return nil, err
+	}
+	text, err := encode(cfg)
+	if err != nil {
+		return nil, err
+	}
+	for _, what := range differs {
+		fmt.Println(Differs + what)
+	}
+	configFile, kubeconfig := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "kubeconfig")
+	if err := errors.Join(os.WriteFile(configFile, text, 0o600), writeKubeconfig(kubeconfig, of.kubeConfig)); err != nil {
+		return nil, err
+	}
+	ports, err := kubetest.FreePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	asked := "127.0.0.1:" + ports[0]
+	process, err := kubetest.StartProcess("berth", filepath.Join(dir, "log"), program, "all", "--data-dir", filepath.Join(dir, "data"),
+		"--listen", "127.0.0.1:0", "--http-listen", "", "--metrics-listen", asked, "--kubeconfig", kubeconfig, "--config", configFile)
+	if err != nil {
+		return nil, err
+	}
+	if err := awaitReady(ctx, process, "http://"+asked+"/readyz"); err != nil {
+		process.Stop()
+		return nil, fmt.Errorf("%w\n%s", err, process.LogTail(logTail))
+	}
+	return &Scheduler{process: process, dir: dir, over: ctx, stopped: make(chan struct{})}, nil
+}
+
+// awaitReady waits until all of a Berth's members say that they are ready.
+func awaitReady(ctx context.Context, process *kubetest.Process, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-look.C:
+		case <-process.Done():
+			return fmt.Errorf("berth has ended: %w", process.Err())
+		case <-ctx.Done():
+			return fmt.Errorf("berth is not ready: %w", ctx.Err())
+		}
+	}
+}
+
+// values are what options set.
+type values struct {
+	kubeConfig *restclient.Config
+	profiles   []config.KubeSchedulerProfile
+	registry   frameworkruntime.Registry
+	// podMaxInUnschedulable is how long a pod is left that fits nowhere, and nothing happens; 0: as long as kube-scheduler leaves it.
+	podMaxInUnschedulable time.Duration
+}
+
+// valuesOf asks options what they set. Where they keep it is kube-scheduler's own.
+func valuesOf(options []Option) (of values) {
+	kept := reflect.New(reflect.TypeFor[Option]().In(0).Elem())
+	for _, option := range options {
+		reflect.ValueOf(option).Call([]reflect.Value{kept})
+	}
+	read(kept, "kubeConfig", &of.kubeConfig)
+	read(kept, "profiles", &of.profiles)
+	read(kept, "frameworkOutOfTreeRegistry", &of.registry)
+	read(kept, "podMaxInUnschedulablePodsDuration", &of.podMaxInUnschedulable)
+	return of
+}
+
+func read[T any](of reflect.Value, name string, into *T) {
+	field := of.Elem().FieldByName(name)
+	*into = reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem().Interface().(T)
+}
+
+// configuration returns one with the profiles as they are, but for what Berth would refuse, and that.
+func (of values) configuration() (_ *config.KubeSchedulerConfiguration, differs []string, err error) {
+	defaults := new(configv1.KubeSchedulerConfiguration)
+	scheme.Scheme.Default(defaults)
+	cfg := new(config.KubeSchedulerConfiguration)
+	if err := scheme.Scheme.Convert(defaults, cfg, nil); err != nil {
+		return nil, nil, err
+	}
+	cfg.LeaderElection.LeaderElect = false // nobody else is there, and the kube-scheduler of a test asks for no Lease either
+	if len(of.profiles) > 0 {
+		cfg.Profiles = nil
+		for i := range of.profiles {
+			cfg.Profiles = append(cfg.Profiles, *of.profiles[i].DeepCopy())
+		}
+	}
+	for i := range cfg.Profiles {
+		p := &cfg.Profiles[i]
+		// New takes profiles as they are, a file adds what is there by default.
+		p.Plugins.MultiPoint.Disabled = []config.Plugin{{Name: "*"}}
+		points := []struct {
+			name string
+			set  *config.PluginSet
+		}{{"preEnqueue", &p.Plugins.PreEnqueue}, {"queueSort", &p.Plugins.QueueSort}, {"postFilter", &p.Plugins.PostFilter}, {"bind", &p.Plugins.Bind}}
+		for _, point := range points {
+			point.set.Enabled = slices.DeleteFunc(point.set.Enabled, func(e config.Plugin) bool {
+				refused := of.registry[e.Name] != nil
+				if refused {
+					differs = append(differs, fmt.Sprintf("profiles[%d].plugins.%s has no %s, which Berth refuses there", i, point.name, e.Name))
+				}
+				return refused
+			})
+			if len(point.set.Enabled) == 0 { // whoever was to make room stays
+				point.set.Disabled = nil
+			}
+		}
+		hasGates := func(e config.Plugin) bool { return e.Name == schedulinggates.Name }
+		if !slices.ContainsFunc(p.Plugins.MultiPoint.Enabled, hasGates) && !slices.ContainsFunc(p.Plugins.PreEnqueue.Enabled, hasGates) {
+			differs = append(differs, fmt.Sprintf("profiles[%d].plugins.preEnqueue has %s, without which Berth refuses a profile", i, schedulinggates.Name))
+			p.Plugins.PreEnqueue.Enabled = append(p.Plugins.PreEnqueue.Enabled, config.Plugin{Name: schedulinggates.Name})
+		}
+		if len(p.Plugins.QueueSort.Enabled) == 0 { // in a file, all profiles have to say the same
+			p.Plugins.QueueSort.Enabled = []config.Plugin{{Name: queuesort.Name}}
+		}
+	}
+	if of.podMaxInUnschedulable > 0 {
+		differs = append(differs, fmt.Sprintf("a pod that fits nowhere is tried again after 5 minutes, and not after %v", of.podMaxInUnschedulable))
+	}
+	return cfg, differs, nil
+}
+
+func encode(cfg *config.KubeSchedulerConfiguration) ([]byte, error) {
+	info, ok := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeYAML)
+	if !ok {
+		return nil, errors.New("there is no YAML")
+	}
+	var out bytes.Buffer
+	if err := scheme.Codecs.EncoderForVersion(info.Serializer, configv1.SchemeGroupVersion).Encode(cfg, &out); err != nil {
+		return nil, fmt.Errorf("write configuration: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// writeKubeconfig writes how the tests reach the API server.
+func writeKubeconfig(file string, c *restclient.Config) error {
+	if c == nil {
+		return errors.New("the test has no API server")
+	}
+	url := c.Host
+	if !strings.Contains(url, "://") {
+		url = "https://" + url
+	}
+	out := clientcmdapi.NewConfig()
+	out.Clusters["test"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: c.CAData, InsecureSkipTLSVerify: c.Insecure}
+	out.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData, Token: c.BearerToken}
+	out.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
+	out.CurrentContext = "test"
+	return clientcmd.WriteToFile(*out, file)
+}
