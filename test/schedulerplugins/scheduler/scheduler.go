@@ -16,6 +16,8 @@ import (
 	"time"
 	"unsafe"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
@@ -33,6 +35,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 	_ "sigs.k8s.io/scheduler-plugins/apis/config/scheme" // arguments of plugins
 
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
@@ -156,44 +159,88 @@ func startBerth(ctx context.Context, program string, of values) (_ *Scheduler, e
 		return nil, err
 	}
 	asked := "127.0.0.1:" + ports[0]
-	process, err := kubetest.StartProcess("berth", filepath.Join(dir, "log"), program, "all", "--data-dir", filepath.Join(dir, "data"),
+	process, err := kubetest.StartProcess("berth", filepath.Join(dir, "log"), "env", "TMPDIR="+dir, program, "all", "--data-dir", filepath.Join(dir, "data"),
 		"--listen", "127.0.0.1:0", "--http-listen", "", "--metrics-listen", asked, "--kubeconfig", kubeconfig, "--config", configFile)
 	if err != nil {
 		return nil, err
 	}
-	if err := awaitReady(ctx, process, "http://"+asked+"/readyz"); err != nil {
+	if err := awaitReady(ctx, process, func(ctx context.Context) error {
+		return errors.Join(membersReady(ctx, "http://"+asked+"/readyz"), of.pluginsReady(ctx, dir, cfg.Profiles))
+	}); err != nil {
 		process.Stop()
 		return nil, fmt.Errorf("%w\n%s", err, process.LogTail(logTail))
 	}
 	return &Scheduler{process: process, dir: dir, over: ctx, stopped: make(chan struct{})}, nil
 }
 
-// awaitReady waits until all of a Berth's members say that they are ready.
-func awaitReady(ctx context.Context, process *kubetest.Process, url string) error {
+// awaitReady waits until ready returns nil.
+func awaitReady(ctx context.Context, process *kubetest.Process, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
+		err := ready(ctx)
 		if err == nil {
-			response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				return nil
-			}
+			return nil
 		}
 		select {
 		case <-look.C:
 		case <-process.Done():
 			return fmt.Errorf("berth has ended: %w", process.Err())
 		case <-ctx.Done():
-			return fmt.Errorf("berth is not ready: %w", ctx.Err())
+			return fmt.Errorf("berth is not ready: %w", err)
 		}
 	}
+}
+
+// membersReady returns nil if all of a Berth's members say that they are ready.
+func membersReady(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
+}
+
+// pluginsReady returns nil if each profile that has plugins has its process, with the plugins made: New returns when they are.
+func (of values) pluginsReady(ctx context.Context, dir string, profiles []config.KubeSchedulerProfile) error {
+	sockets, err := filepath.Glob(filepath.Join(dir, "berth-plugins-*", "*.sock"))
+	if err != nil {
+		return err
+	}
+	for i := range profiles {
+		if of.uses(profiles[i].Plugins) {
+			if len(sockets) == 0 {
+				return errors.New("plugins of a profile have no process")
+			}
+			conn, err := grpc.NewClient("unix:"+sockets[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			if _, err := pluginv1.NewPluginServiceClient(conn).Describe(ctx, &pluginv1.DescribeRequest{}); err != nil {
+				return err
+			}
+			sockets = sockets[1:]
+		}
+	}
+	return nil
+}
+
+// uses reports whether plugins are among those of the test.
+func (of values) uses(p *config.Plugins) bool {
+	return slices.ContainsFunc([]config.PluginSet{p.PreFilter, p.Filter, p.PreScore, p.Score, p.Reserve, p.Permit, p.PreBind, p.PostBind, p.MultiPoint}, func(set config.PluginSet) bool {
+		return slices.ContainsFunc(set.Enabled, func(e config.Plugin) bool { return of.registry[e.Name] != nil })
+	})
 }
 
 // values are what options set.
