@@ -159,8 +159,12 @@ func startBerth(ctx context.Context, program string, of values) (_ *Scheduler, e
 		return nil, err
 	}
 	asked := "127.0.0.1:" + ports[0]
-	process, err := kubetest.StartProcess("berth", filepath.Join(dir, "log"), "env", "TMPDIR="+dir, program, "all", "--data-dir", filepath.Join(dir, "data"),
-		"--listen", "127.0.0.1:0", "--http-listen", "", "--metrics-listen", asked, "--kubeconfig", kubeconfig, "--config", configFile)
+	args := []string{"env", "TMPDIR=" + dir, program, "all", "--data-dir", filepath.Join(dir, "data"),
+		"--listen", "127.0.0.1:0", "--http-listen", "", "--metrics-listen", asked, "--kubeconfig", kubeconfig, "--config", configFile}
+	if of.podMaxInUnschedulable > 0 {
+		args = append(args, "--pod-max-in-unschedulable-pods-duration", of.podMaxInUnschedulable.String())
+	}
+	process, err := kubetest.StartProcess("berth", filepath.Join(dir, "log"), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -313,9 +317,6 @@ func (of values) configuration() (_ *config.KubeSchedulerConfiguration, differs 
 		if len(p.Plugins.QueueSort.Enabled) == 0 { // in a file, all profiles have to say the same
 			p.Plugins.QueueSort.Enabled = []config.Plugin{{Name: queuesort.Name}}
 		}
-	}
-	if of.podMaxInUnschedulable > 0 {
-		differs = append(differs, fmt.Sprintf("a pod that fits nowhere is tried again after 5 minutes, and not after %v", of.podMaxInUnschedulable))
 	}
 	return cfg, differs, nil
 }
