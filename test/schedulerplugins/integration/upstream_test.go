@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -143,14 +145,31 @@ func (u *upstream) execute(t *testing.T, env []string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience+time.Minute)
 	defer cancel()
+	dir, err := os.MkdirTemp("", "run") // short, for there are sockets in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	defer endAll(dir)
 	cmd := exec.CommandContext(ctx, u.program, args...)
-	cmd.Dir, cmd.Env = u.dir, append(append(os.Environ(), "KUBEBUILDER_ASSETS="+u.assets), env...)
+	cmd.Dir, cmd.Env = u.dir, append(append(os.Environ(), "KUBEBUILDER_ASSETS="+u.assets, "TMPDIR="+dir), env...)
 	var out bytes.Buffer
 	cmd.Stdout = &out // what kube-scheduler logs goes elsewhere
 	if err := cmd.Run(); err != nil {
 		fmt.Fprintf(&out, "the process: %v\n", err)
 	}
 	return out.String()
+}
+
+// endAll ends the control plane that has its files in a directory: one that the tests' program has left behind, as it does when it panics.
+func endAll(dir string) {
+	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range commands {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if text, _ := os.ReadFile(file); err == nil && bytes.Contains(text, []byte("="+dir+"/")) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
 }
 
 func goTool(t *testing.T, args ...string) string {
