@@ -31,8 +31,6 @@ var notAsked = map[string]string{
 const (
 	// Pods of two groups or three come in turn, and there is room for one group.
 	groupsMeet = "the first pod of a group that waits at Permit activates its siblings, which comes to nothing: pods of the groups are tried in turn, and none has room to become complete"
-	// A pod was refused by what the plugin had read of an object, and would fit by what it says now.
-	nobodyWatches = "nobody is tried again when a NodeResourceTopology changes, but after 5 minutes, which is as long as the test waits"
 )
 
 // known are tests that pass with kube-scheduler and not with Berth, or not always.
@@ -40,8 +38,6 @@ var known = map[string]string{
 	"TestCoschedulingPlugin": "those in it that do not",
 	"TestCoschedulingPlugin/equal_priority,_not_sequentially_pg1_meet_min_and_pg2_not_meet_min":   groupsMeet,
 	"TestCoschedulingPlugin/equal_priority,_not_sequentially_pg1_meet_min_and_p2_p3_not_meet_min": groupsMeet,
-	"TestTopologyCachePluginWithPodFingerprintUpdates":                                            nobodyWatches,
-	"TestTopologyCachePluginWithAttributeUpdates":                                                 nobodyWatches,
 }
 
 // The integration tests of scheduler-plugins pass with Berth if they pass with kube-scheduler. Where they do not, and Berth has less than the test's configuration says, a kube-scheduler that has no more shows what that alone makes of it.
