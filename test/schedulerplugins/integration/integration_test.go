@@ -30,7 +30,7 @@ var notAsked = map[string]string{
 // Why tests fail with Berth, or may.
 const (
 	// Pods of two groups or three come in turn, and there is room for one group.
-	groupsMeet = "the first pod of a group that waits at Permit activates its siblings, which comes to nothing: pods of the groups are tried in turn, and none has room to become complete"
+	groupsMeet = "the first pod of a group that waits at Permit activates its siblings, which kube-scheduler has done before it takes the next pod, and Berth a moment later: pods of the groups are tried in turn, and none has room to become complete"
 )
 
 // known are tests that pass with kube-scheduler and not with Berth, or not always.
