@@ -9,11 +9,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
-	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
-// mostActivated are as many pods as are kept that a service wants tried.
-const mostActivated = 10_000
+const (
+	// mostActivated are as many pods as are kept that a service wants tried.
+	mostActivated = 10_000
+	// mostInResponse bounds those of one response, as the proto says; longestUID is in bytes.
+	mostInResponse = 1000
+	longestUID     = 253
+)
 
 // allAgain is how often all pods are tried that wait for whatever happens, since nobody knows what a service would have said of them.
 const allAgain = 10 * time.Second
@@ -38,7 +42,7 @@ func (a *activated) add(uids []string, now bool) {
 		a.uids = make(map[string]bool)
 	}
 	for _, uid := range uids {
-		if uid == "" || len(uid) > pluginproto.MaxUIDBytes {
+		if uid == "" || len(uid) > longestUID {
 			continue
 		}
 		if _, ok := a.uids[uid]; ok || len(a.uids) < mostActivated {

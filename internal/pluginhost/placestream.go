@@ -15,7 +15,6 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/extender"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
-	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 // maxPermitWait is how long a permit waits at most: kube-scheduler's maxTimeout.
@@ -212,8 +211,8 @@ func (is *placeStream) because(err error) error {
 // take takes in an answer.
 func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 	if n := len(response.GetActivates()) + len(response.GetWakes()); n > 0 {
-		if n > pluginproto.MaxActivates {
-			return fmt.Errorf("its answer makes no sense: activates, wakes: %d pods, want at most %d", n, pluginproto.MaxActivates)
+		if n > mostInResponse {
+			return fmt.Errorf("its answer makes no sense: activates, wakes: %d pods, want at most %d", n, mostInResponse)
 		}
 		is.activates(response.GetActivates(), true)
 		is.activates(response.GetWakes(), false)
