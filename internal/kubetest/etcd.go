@@ -54,7 +54,7 @@ func startEtcd(ctx context.Context, dir string, like *EtcdServer) (*EtcdServer, 
 			return nil, err
 		}
 		server = &EtcdServer{proc: proc, endpoint: client, data: data}
-		return proc, awaitReady(ctx, proc, func() error { return getOK(ctx, client+"/health") })
+		return proc, awaitReady(ctx, proc, func() error { return GetOK(ctx, client+"/health") })
 	})
 	if err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func (e *EtcdServer) Process() *Process { return e.proc }
 // Stop ends the server. What it stored is left in its directory.
 func (e *EtcdServer) Stop() { e.proc.Kill() }
 
-// getOK reports an error unless url answers 200.
-func getOK(ctx context.Context, url string) error {
+// GetOK returns nil if a URL answers 200, within 5 s.
+func GetOK(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -5,7 +5,6 @@ package extenders
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -51,21 +50,7 @@ func freeAddress(t *testing.T) string {
 // serves waits until a URL answers.
 func serves(t *testing.T, url string) {
 	t.Helper()
-	berthtest.Await(t, berthtest.Patience, url+" to answer", func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("it answers %s", response.Status)
-		}
-		return nil
-	})
+	berthtest.Await(t, berthtest.Patience, url+" to answer", func(ctx context.Context) error { return kubetest.GetOK(ctx, url) })
 }
 
 // topolvmConfig is what TopoLVM's deploy/scheduler-config/scheduler-config.yaml has.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -169,7 +168,7 @@ func startBerth(ctx context.Context, program string, of values) (_ *Scheduler, e
 		return nil, err
 	}
 	if err := awaitReady(ctx, process, func(ctx context.Context) error {
-		return errors.Join(membersReady(ctx, "http://"+asked+"/readyz"), of.pluginsReady(ctx, dir, cfg.Profiles))
+		return errors.Join(kubetest.GetOK(ctx, "http://"+asked+"/readyz"), of.pluginsReady(ctx, dir, cfg.Profiles))
 	}); err != nil {
 		process.Stop()
 		return nil, fmt.Errorf("%w\n%s", err, process.LogTail(logTail))
@@ -196,23 +195,6 @@ func awaitReady(ctx context.Context, process *kubetest.Process, ready func(conte
 			return fmt.Errorf("berth is not ready: %w", err)
 		}
 	}
-}
-
-// membersReady returns nil if all of a Berth's members say that they are ready.
-func membersReady(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return errors.New(response.Status)
-	}
-	return nil
 }
 
 // pluginsReady returns nil if each profile that has plugins has its process, with the plugins made: New returns when they are.
