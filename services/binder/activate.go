@@ -3,6 +3,7 @@ package binder
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -46,7 +47,7 @@ func (t *term) activateLane(ctx context.Context) error {
 		}
 		now := time.Now()
 		maps.DeleteFunc(recent, func(_ how, at time.Time) bool { return now.Sub(at) >= activateAgain })
-		var due []pluginhost.Activated
+		var due []pluginhost.Activated // those that are to be tried now first: who is woken too is activated
 		for _, a := range services.TakeActivated(activatedAtOnce) {
 			if _, ok := recent[how{a.UID, a.Now}]; ok && !a.All {
 				services.Again(a)
@@ -54,6 +55,15 @@ func (t *term) activateLane(ctx context.Context) error {
 				due = append(due, a)
 			}
 		}
+		slices.SortStableFunc(due, func(a, b pluginhost.Activated) int {
+			switch {
+			case a.Now == b.Now:
+				return 0
+			case a.Now:
+				return -1
+			}
+			return 1
+		})
 		if len(due) > 0 {
 			if err := t.activate(due); err != nil {
 				return err

@@ -306,6 +306,9 @@ func (c *cycle) diagnosis(a *attempt) pending.Diagnosis {
 		if a.refused.version.Less(d.Version) {
 			d.Version = a.refused.version
 		}
+		if a.Again { // since they were asked: nobody is this time
+			d.Version = cluster.Version{}
+		}
 	}
 	d.CrossNode = engine.CrossNode(d.Verdicts)
 	d.Message = engine.FitMessage(nodes, d.Verdicts)

@@ -71,9 +71,9 @@ func (q *Queue) activated(now time.Time, id cluster.PodID) {
 		return
 	}
 	if q.pause(e) == 0 || now.Sub(e.activated) >= q.pause(e) {
-		if e.held { // others are being evicted for it
+		if e.held || e.place == Active { // others are being evicted for it; or it is tried next, perhaps by what was said before
 			e.again = true
-		} else if e.place != Active && q.Activate(now, id) {
+		} else if q.Activate(now, id) {
 			e.activated = now
 		}
 		return

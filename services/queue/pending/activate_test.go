@@ -137,3 +137,33 @@ func TestAPluginWakesAPod(t *testing.T) {
 		})
 	}
 }
+
+// An attempt that is made by what was said before the last one says that the pod was to be tried again meanwhile: who rejects it by that then has it come back.
+func TestAnAttemptKnowsThatAPluginWantedThePodTriedSinceTheLast(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, delta := range []cluster.PodActivated{{ID: 0}, {ID: 0, AfterBackoff: true}} {
+		for _, inFlight := range []bool{true, false} {
+			q, st, a := onePod(t, now)
+			asked := st.Version()
+			if a.Again {
+				t.Error("nothing has happened yet")
+			}
+			if inFlight {
+				apply(t, q, st, now, delta)
+			}
+			q.Retry(now, a)
+			if !inFlight {
+				apply(t, q, st, now, delta)
+			}
+			if a = pop(t, q, now); !a.Again {
+				t.Errorf("%+v, in flight %v: the attempt does not know", delta, inFlight)
+			}
+			d := refused(st)
+			d.Wake, d.Version = WhenAnything, cluster.Version{}
+			q.Reject(now, st, a, d)
+			if got := place(t, q); got != Backoff {
+				t.Errorf("%+v, in flight %v: it is %v, by what was said as of %v", delta, inFlight, got, asked)
+			}
+		}
+	}
+}

@@ -63,6 +63,7 @@ type Attempt struct {
 	Number       int32     // from 1; grows with every attempt of the pod
 	Since        time.Time // since when the pod had waited for it
 	Detaching    time.Time // since when attempts have found nothing but Diagnosis.Detaching; zero: the last has not
+	Again        bool      // something has happened since the last attempt began by which the pod was to be tried again, whatever that one would say
 }
 
 // Node returns the name of the node that matters by itself for the pod, "" if there is none.
@@ -289,12 +290,12 @@ func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt
 		if e.place == Backoff {
 			q.move(now, e, Active, popFromBackoff)
 		}
-		since := e.since
+		since, again := e.since, e.again
 		q.move(now, e, InFlight, "")
 		e.attempts++
 		batch = append(batch, Attempt{
 			ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), RequiredNode: e.pod.RequiredNode, Nominated: e.pod.Nominated,
-			Number: e.attempts, Since: since, Detaching: e.detaching,
+			Number: e.attempts, Since: since, Detaching: e.detaching, Again: again,
 		})
 	}
 	return batch, false
