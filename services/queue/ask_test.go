@@ -92,6 +92,39 @@ func TestAPodThatExtendersRefuseWaitsForAnything(t *testing.T) {
 	}
 }
 
+// A plugin may say that a pod is worth trying while its own refusal is on the way: the attempt that is rejected by that refusal asks nobody, and the pod is asked about again behind it.
+func TestAPodThatIsWokenWhileItIsRefusedIsAskedAboutAgain(t *testing.T) {
+	for _, delta := range []cluster.PodActivated{{}, {AfterBackoff: true}} {
+		checkLeaks(t)
+		w := newWorld(t, 1)
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 1000)
+		first := make(chan struct{}, 1)
+		first <- struct{}{}
+		w.asks("gpu", func(_ context.Context, _ string, request *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+			select {
+			case <-first:
+				w.ledger.wakes("gpu", delta)
+				return refusedBy("no gpu", 1, false), nil
+			default:
+				return w.binder.assume(request, "n1"), nil
+			}
+		})
+		w.ledger.pod("gpu", 600, nil)
+		w.queueMember("q1")
+		w.untilPlaced("gpu")
+	}
+}
+
+// wakes says in the log that a pod is worth trying.
+func (l *ledger) wakes(name string, delta cluster.PodActivated) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delta.ID, _ = l.st.PodByUID("uid-" + name)
+	l.applyLocked(delta)
+}
+
 func TestAnExtenderThatFailsIsAnErrorOfTheAttempt(t *testing.T) {
 	checkLeaks(t)
 	w := newWorld(t, 1)
