@@ -26,31 +26,29 @@ import (
 
 // hints have pods tried again that plugins have refused, when something has happened for which the plugins want that: as kube-scheduler's queue does. The events are those of the process' own informers, which plugins read,
 // so that what they say of an event is of a state that has it. Of nodes, volumes and what is placed where Berth's log tells too, and behind that Berth tries these pods in any case. It is safe for concurrent use; plugins
-// are asked one at a time, as in kube-scheduler.
+// are asked by run alone, one at a time, as in kube-scheduler.
 type hints struct {
 	registered []registered
 	pods       cache.Indexer // of all pods, as the informer has them that tells of them
 	tell       teller
 	timeout    time.Duration // of a plugin that is asked about one pod
 
-	asking sync.Mutex // plugins are asked; it is taken before mu
-
 	mu      sync.Mutex
 	refused map[types.UID]refusal // pods that plugins have refused
 	during  []happening           // what has happened since a pod has begun to be judged, the last that has
 	lost    bool                  // more than mostDuring has
-	behind  chan judgedAmid       // what is to be asked behind verdicts; it is full: it is tried in any case
+	all     bool                  // more has happened than can be asked about: all are tried that are refused
+	toAsk   chan toAsk
 }
 
-// judgedAmid is a pod that was judged while something happened.
-type judgedAmid struct {
-	uid     types.UID
-	refusal refusal
-	during  []happening
+// toAsk is what plugins are to be asked about: what has happened, to all pods that they have refused by now, or to one that was judged meanwhile.
+type toAsk struct {
+	uid  types.UID // "": all
+	what []happening
 }
 
-// mostBehind are as many pods as wait for plugins to be asked about what has happened while they were judged.
-const mostBehind = 1000
+// mostToAsk are as many events, and pods that were judged meanwhile, as plugins are still to be asked about: who tells of events does not wait for them.
+const mostToAsk = 1000
 
 // mostDuring are as many events as are kept since a pod has begun to be judged. With more, it is tried again in any case.
 const mostDuring = 100
@@ -60,7 +58,6 @@ type registered struct {
 	event  fwk.ClusterEvent
 	plugin string
 	hint   fwk.QueueingHintFn
-	asked  bool // the plugin registers events itself: of others, kube-scheduler takes it that all may matter
 }
 
 // teller has Berth try pods, by their UIDs: now, or when they have served their backoff. It does not wait.
@@ -81,12 +78,11 @@ type happening struct {
 	events        []fwk.ClusterEvent
 	before, after any
 	of            types.UID // the only pod that it concerns; "": any
-	minor         bool      // nothing has changed but a pod's status
 }
 
 // newHints returns the hints of the plugins of a framework, of which some register events themselves. It has informers tell of those that it takes.
 func newHints(ctx context.Context, extensions []fwk.EnqueueExtensions, register sets.Set[string], pods cache.Indexer, informers informersOf) (*hints, error) {
-	h := &hints{pods: pods, refused: make(map[types.UID]refusal), behind: make(chan judgedAmid, mostBehind)}
+	h := &hints{pods: pods, refused: make(map[types.UID]refusal), toAsk: make(chan toAsk, mostToAsk)}
 	actions := make(map[fwk.EventResource]fwk.ActionType)
 	for _, plugin := range extensions {
 		events, err := plugin.EventsToRegister(ctx)
@@ -94,7 +90,7 @@ func newHints(ctx context.Context, extensions []fwk.EnqueueExtensions, register 
 			return nil, fmt.Errorf("events of plugin %q: %w", plugin.Name(), err)
 		}
 		for _, e := range events {
-			h.registered = append(h.registered, registered{e.Event, plugin.Name(), e.QueueingHintFn, register.Has(plugin.Name())})
+			h.registered = append(h.registered, registered{e.Event, plugin.Name(), e.QueueingHintFn})
 			switch {
 			case e.Event.Resource == fwk.WildCard:
 				for _, each := range known {
@@ -179,8 +175,6 @@ func (h *hints) podChanged(before, after any) {
 		e := happening{events: framework.PodSchedulingPropertiesChange(is, was), before: was, after: is}
 		if is.Spec.NodeName == "" {
 			e.of = is.UID
-		} else {
-			e.minor = maps.Equal(was.Annotations, is.Annotations) && slices.Equal(e.events, []fwk.ClusterEvent{framework.EventAssignedPodUpdate})
 		}
 		h.happens(e)
 	}
@@ -251,33 +245,32 @@ func (h *hints) end(pod *v1.Pod, verdicts []*fwk.Status, chose []string, goesOn 
 	case !known: // the informer has not told of it yet, or that it is gone: what it has missed nobody knows
 		lost = true
 	case len(during) > 0 && !lost:
-		select {
-		case h.behind <- judgedAmid{pod.UID, r, during}:
-		default:
-			lost = true
-		}
+		h.later(toAsk{pod.UID, during})
 	}
 	if lost {
 		h.tell.Wake(string(pod.UID))
 	}
 }
 
-// run asks about what has happened while pods were judged, until ctx ends.
+// later has plugins asked by run.
+func (h *hints) later(is toAsk) {
+	select {
+	case h.toAsk <- is:
+	default:
+		h.mu.Lock()
+		h.all = true
+		h.mu.Unlock()
+	}
+}
+
+// run asks plugins about what has happened, until ctx ends.
 func (h *hints) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case is := <-h.behind:
-			h.askBehind(is)
-		}
-	}
-}
-
-func (h *hints) askBehind(is judgedAmid) {
-	for _, e := range is.during {
-		if e.of == "" || e.of == is.uid {
-			h.ask(e, map[types.UID]refusal{is.uid: is.refusal})
+		case is := <-h.toAsk:
+			h.ask(is)
 		}
 	}
 }
@@ -293,7 +286,7 @@ func (h *hints) get(key string, uid types.UID) *v1.Pod {
 
 // concerns reports whether a plugin is to be asked about an event that it may have registered.
 func (at *registered) concerns(e *happening) bool {
-	return (at.asked || !e.minor) && slices.ContainsFunc(e.events, func(is fwk.ClusterEvent) bool { return framework.MatchClusterEvents(at.event, is) })
+	return slices.ContainsFunc(e.events, func(is fwk.ClusterEvent) bool { return framework.MatchClusterEvents(at.event, is) })
 }
 
 // happens hears that something has happened.
@@ -305,33 +298,38 @@ func (h *hints) happens(e happening) {
 	if h.lost = h.lost || len(h.during) == mostDuring; !h.lost {
 		h.during = append(h.during, e)
 	}
-	waiting := make(map[types.UID]refusal)
-	if e.of == "" {
-		for uid, r := range h.refused {
-			if !r.told {
-				waiting[uid] = r
-			}
-		}
-	} else if r, ok := h.refused[e.of]; ok && !r.told {
-		waiting[e.of] = r
-	}
+	any := len(h.refused) > 0
 	h.mu.Unlock()
-	if len(waiting) > 0 {
-		h.ask(e, waiting)
+	if any {
+		h.later(toAsk{e.of, []happening{e}})
 	}
 }
 
-// ask has pods tried for which plugins want that behind an event.
-func (h *hints) ask(e happening, waiting map[types.UID]refusal) {
-	h.asking.Lock()
-	defer h.asking.Unlock()
+// ask has pods tried for which plugins want that.
+func (h *hints) ask(is toAsk) {
+	h.mu.Lock()
+	all := h.all
+	h.all = false
+	waiting := make(map[types.UID]refusal)
+	if is.uid == "" || all {
+		maps.Copy(waiting, h.refused)
+	} else if r, ok := h.refused[is.uid]; ok {
+		waiting[is.uid] = r
+	}
+	h.mu.Unlock()
 	var now, later []string
 	for uid, r := range waiting {
 		pod := h.get(r.key, uid)
-		if pod == nil {
+		if r.told || pod == nil {
 			continue
 		}
-		worth, pending := h.worth(pod, r, &e)
+		worth, pending := all, false
+		for k := 0; k < len(is.what) && !pending; k++ {
+			if e := &is.what[k]; e.of == "" || e.of == uid {
+				tried, waits := h.worth(pod, r, e)
+				worth, pending = worth || tried, waits
+			}
+		}
 		switch {
 		case pending:
 			now = append(now, string(uid))

@@ -22,7 +22,10 @@ import (
 )
 
 // told is what Berth has been told, "now p" or "p".
-type told struct{ pods []string }
+type told struct {
+	hints *hints
+	pods  []string
+}
 
 func (t *told) Activate(uids ...string) {
 	for _, uid := range uids {
@@ -32,7 +35,11 @@ func (t *told) Activate(uids ...string) {
 
 func (t *told) Wake(uids ...string) { t.pods = append(t.pods, uids...) }
 
+// take has plugins asked about what has happened, and returns what Berth is told.
 func (t *told) take() []string {
+	for len(t.hints.toAsk) > 0 {
+		t.hints.ask(<-t.hints.toAsk)
+	}
 	pods := t.pods
 	t.pods = nil
 	slices.Sort(pods)
@@ -80,7 +87,7 @@ func newTestHints(t *testing.T) (*hints, *told, map[schema.GroupVersionResource]
 	if err != nil {
 		t.Fatal(err)
 	}
-	heard := new(told)
+	heard := &told{hints: h}
 	h.tell, h.timeout = heard, time.Hour
 	return h, heard, watched
 }
@@ -97,12 +104,9 @@ func (h *hints) waits(t *testing.T, name string, code fwk.Code, by ...string) *v
 	return pod
 }
 
-// judgedNow says that a pod has been judged, and has plugins asked about what happened meanwhile.
+// judgedNow says that a pod has been judged.
 func (h *hints) judgedNow(pod *v1.Pod, by string, goesOn bool) {
 	h.end(pod, refusedBy(fwk.Unschedulable, by), nil, goesOn)
-	for len(h.behind) > 0 {
-		h.askBehind(<-h.behind)
-	}
 }
 
 func refusedBy(code fwk.Code, by ...string) []*fwk.Status {
@@ -146,7 +150,7 @@ func TestPluginsSayWhoIsTriedBehindAnEvent(t *testing.T) {
 	}
 }
 
-// A pod that has changed itself is tried if a plugin that has refused it registers that, or registers nothing. A change of a pod that is placed may matter to all, but to plugins that register nothing its status does not.
+// A pod that has changed itself is tried if a plugin that has refused it registers that, or registers nothing. A change of a pod that is placed may matter to all.
 func TestPodsThatChangeMayBeTried(t *testing.T) {
 	h, heard, _ := newTestHints(t)
 	changed := func(pod *v1.Pod, change func(*v1.Pod)) *v1.Pod {
@@ -169,7 +173,7 @@ func TestPodsThatChangeMayBeTried(t *testing.T) {
 		{"annotations, and its plugin registers nothing", podNamed("silent"), annotated, []string{"silent"}},
 		{"labels of a pod that is placed", placed, labelled, []string{"labels", "silent"}},
 		{"annotations of a pod that is placed", placed, annotated, []string{"silent"}},
-		{"the status of a pod that is placed", placed, func(pod *v1.Pod) { pod.Status.Reason = "new" }, nil},
+		{"the status of a pod that is placed", placed, func(pod *v1.Pod) { pod.Status.Reason = "new" }, []string{"silent"}},
 		{"labels of a pod that nobody has refused", podNamed("other"), labelled, nil},
 		{"nothing", podNamed("labels"), nil, nil},
 	} {
@@ -330,8 +334,8 @@ func TestAPodIsRefusedByAllWhoHaveChosenNodes(t *testing.T) {
 // Events of Kubernetes' own resources are heard too if a plugin registers them: what it reads there may be older than what Berth knows.
 func TestNodesAndPlacedPodsMayHavePodsTried(t *testing.T) {
 	h, heard, _ := newTestHints(t)
-	h.registered = append(h.registered, registered{fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Add | fwk.Delete}, "Placed", nil, true},
-		registered{fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel}, "Nodes", nil, true})
+	h.registered = append(h.registered, registered{fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Add | fwk.Delete}, "Placed", nil},
+		registered{fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel}, "Nodes", nil})
 	on := podNamed("on a node")
 	on.Spec.NodeName = "n"
 	node, labelled := &v1.Node{}, &v1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}
@@ -365,7 +369,7 @@ func TestEventsAmidVerdictsAreHeardInAProcess(t *testing.T) {
 	pod := podNamed("p")
 	w := newWalk(t, pod)
 	h := w.host.profile.Load().hints
-	h.registered = append(h.registered, registered{event: fwk.ClusterEvent{Resource: foos, ActionType: fwk.Add}, plugin: "called A", asked: true})
+	h.registered = append(h.registered, registered{event: fwk.ClusterEvent{Resource: foos, ActionType: fwk.Add}, plugin: "called A"})
 	w.step(reserve, "p", "A", "B")
 	w.expect("2")
 	happens := func() { h.handler(foos, fwk.Add).OnAdd(&v1.ConfigMap{}, false) }
@@ -383,4 +387,23 @@ func TestEventsAmidVerdictsAreHeardInAProcess(t *testing.T) {
 	w.expect("3")
 	happens()
 	w.expect("0 wakes [p]")
+}
+
+// However much happens, who tells of it does not wait: of more than is kept, all are tried that are refused.
+func TestMoreHappensThanPluginsCanBeAskedAbout(t *testing.T) {
+	h, heard, _ := newTestHints(t)
+	h.waits(t, "p", fwk.Unschedulable, "Skips")
+	on := h.handler(foos, fwk.Add)
+	for range mostToAsk {
+		on.OnAdd(&v1.ConfigMap{}, false)
+	}
+	if got := heard.take(); got != nil {
+		t.Errorf("%q are tried", got)
+	}
+	for range mostToAsk + 1 {
+		on.OnAdd(&v1.ConfigMap{}, false)
+	}
+	if diff := cmp.Diff([]string{"p"}, heard.take()); diff != "" {
+		t.Errorf("tried (-want +got):\n%s", diff)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
@@ -27,9 +28,11 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 		return out, nil
 	}
 	var behind error
-	goesOn := w.goesOn(r)
-	w.profile.hints.begin(goesOn)
-	if goesOn { // plugins may have noted of earlier nodes what they score them by
+	w.profile.hints.begin(slices.ContainsFunc(r.GetQuestions(), func(q *pluginv1.Question) bool {
+		k := w.kinds[q.GetKind()]
+		return k != nil && k.state != nil && k.version == w.version
+	}))
+	if w.goesOn(r) { // plugins may have noted of earlier nodes what they score them by
 		w.show()
 	} else {
 		behind = w.sync(ctx)
