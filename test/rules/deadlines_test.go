@@ -31,7 +31,7 @@ var hurried = map[string]string{
 	"internal/kubetest/build_test.go TestLockKeepsOthersOutUntilItIsReleased":                        "the lock is taken",
 	"internal/kubetest/controlplane.go StartT":                                                       "it only says that it took long",
 	"internal/kubetest/controlplane.go startAPIServer":                                               "of one try, after which comes the next",
-	"internal/kubetest/etcd.go getOK":                                                                "of one try, after which comes the next",
+	"internal/kubetest/etcd.go GetOK":                                                                "of one try, after which comes the next",
 	"internal/kubetest/kubetest_test.go TestPausedAPIServerAnswersOnlyWhenItIsResumed":               "the API server does not answer",
 	"internal/kubetest/process.go Stop":                                                              "then it is killed",
 	"internal/kubetest/process_linux_test.go TestStopEndsAPausedProcess":                             "then it would have been killed, which is the fact",
