@@ -22,9 +22,7 @@ type picky struct{ cheapest.Plugin }
 
 func (picky) Name() string { return "Picky" }
 
-func (picky) PostFilter(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	return nil, nil
-}
+func (picky) PreEnqueue(context.Context, *v1.Pod) *fwk.Status { return nil }
 
 func newPicky(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	fmt.Println("plugins may write what they like")
@@ -116,8 +114,8 @@ func TestWhatIsWrongWithCompiledInPluginsIsSaidAtTheStart(t *testing.T) {
 		profile, want string
 		flags         []string
 	}{
-		{"plugins: {multiPoint: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.multiPoint.enabled[0]: Forbidden: Picky is compiled in, and runs at postFilter too", nil},
-		{"plugins: {postFilter: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.postFilter.enabled[0]: Forbidden", nil},
+		{"plugins: {multiPoint: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.multiPoint.enabled[0]: Forbidden: Picky is compiled in, and runs at preEnqueue too", nil},
+		{"plugins: {preEnqueue: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.preEnqueue.enabled[0]: Forbidden", nil},
 		{"plugins: {filter: {enabled: [{name: Picky}]}}", `profiles[0]: initializing plugin "Picky": invalid argument`, nil},
 		{"plugins: {reserve: {enabled: [{name: Cheapest}]}}", `profiles[0].plugins.reserve.enabled[0].name: Invalid value: "Cheapest": plugin does not extend ReservePlugin`, nil},
 		{"plugins: {filter: {enabled: [{name: Unknown}, {name: Cheapest}]}}", `"Unknown": does not exist`, nil},

@@ -53,12 +53,14 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 			return nil, err
 		}
 		answer, err := &pluginv1.Answer{}, behind
-		if err == nil {
-			if len(q.GetScores()) > 0 {
-				answer, err = w.score(ctx, k, q.GetScores(), names)
-			} else {
-				answer, err = w.filter(ctx, k, q.GetFilters(), names)
-			}
+		switch {
+		case err != nil:
+		case len(q.GetPostFilters()) > 0:
+			answer, err = w.postFilter(ctx, k, q, names)
+		case len(q.GetScores()) > 0:
+			answer, err = w.score(ctx, k, q.GetScores(), names)
+		default:
+			answer, err = w.filter(ctx, k, q.GetFilters(), names)
 		}
 		if err != nil {
 			answer = &pluginv1.Answer{Error: pluginproto.Cut(err.Error())}

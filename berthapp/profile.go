@@ -152,7 +152,8 @@ func pointsOf(plugin fwk.Plugin) []string {
 
 // profile is a profile whose plugins run: kube-scheduler's own framework with them, and what it shows them of the cluster.
 type profile struct {
-	names     []string            // of plugins that are compiled in and have been made, sorted
+	names     []string // of plugins that are compiled in and have been made, sorted
+	made      map[string]fwk.Plugin
 	nameOf    map[string]string   // of those that call themselves otherwise than the configuration, what that calls them
 	points    map[string][]string // of each of names, in the words of a profile
 	framework framework.Framework
@@ -385,7 +386,7 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.framework = p.framework
+	m.framework, p.made = p.framework, m.made
 	for name, plugin := range m.made {
 		p.names = append(p.names, name)
 		p.nameOf[plugin.Name()], p.points[name] = name, pointsOf(plugin)

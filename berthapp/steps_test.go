@@ -103,6 +103,24 @@ func (w *walker) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 	return w.note("Filter", state, pod, pod.Spec.NodeName)
 }
 
+func (w *walker) PostFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	status := w.note("PostFilter", state, pod, pod.Spec.NodeName)
+	nodes, err := statuses.NodesForStatusCode(w.handle.SnapshotSharedLister().NodeInfos(), fwk.Unschedulable)
+	if err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	var told []string
+	for _, n := range nodes {
+		is := statuses.Get(n.Node().Name)
+		told = append(told, fmt.Sprintf("%s is told %s: %s: %s", w.name, n.Node().Name, is.Plugin(), is.Message()))
+	}
+	slices.Sort(told)
+	w.test.mu.Lock()
+	defer w.test.mu.Unlock()
+	w.test.heard = append(w.test.heard, told...)
+	return w.test.results[w.name], status
+}
+
 func (w *walker) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	return w.note("Reserve", state, pod, node)
 }
@@ -144,6 +162,8 @@ type walk struct {
 	heard []string
 	got   *v1.Pod                       // by which a walker has been called last
 	says  map[string]func() *fwk.Status // by "a reserve p"
+
+	results map[string]*fwk.PostFilterResult // of PostFilter, by walker
 
 	prefilters func() // what a walker does at PreFilter besides; nil: nothing
 

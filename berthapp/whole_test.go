@@ -11,6 +11,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -23,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/berth-scheduler/berth/berthapp/example/cheapest"
 	"github.com/berth-scheduler/berth/internal/kubetest"
@@ -122,6 +125,25 @@ func (g *gang) Filter(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.
 		return fwk.NewStatus(fwk.Unschedulable, "what the pod needs has not come")
 	}
 	return nil
+}
+
+// PostFilter evicts the pod that the annotation "instead-of" names, and has the pod go there.
+func (g *gang) PostFilter(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	name, ok := pod.Annotations["instead-of"]
+	if !ok {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "gang evicts nobody for it")
+	}
+	other, err := g.handle.ClientSet().CoreV1().Pods(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	if status := statuses.Get(other.Spec.NodeName); status.Code() != fwk.Unschedulable {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "gang evicts nobody in vain: "+status.Message())
+	}
+	if err := g.handle.ClientSet().CoreV1().Pods(pod.Namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	return framework.NewPostFilterResultWithNominatedNode(other.Spec.NodeName), fwk.NewStatus(fwk.Success)
 }
 
 func (*gang) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
@@ -290,7 +312,16 @@ func (w *whole) make(resource schema.GroupVersionResource, namespace string, obj
 
 func (w *whole) create(name, scheduler string, annotations map[string]string) {
 	w.t.Helper()
+	w.createOf(name, scheduler, annotations, "")
+}
+
+// createOf creates a pod that requests so many CPUs; "": what they all do.
+func (w *whole) createOf(name, scheduler string, annotations map[string]string, cpus string) {
+	w.t.Helper()
 	p := kubetest.PlainPod(0)
+	if cpus != "" {
+		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpus)}
+	}
 	p.Name, p.GenerateName, p.Annotations, p.Spec.SchedulerName = name, "", annotations, scheduler
 	if err := w.cp.CreatePods(w.t.Context(), 1, func(int) *v1.Pod { return p }); err != nil {
 		w.t.Fatal(err)
@@ -411,6 +442,28 @@ func TestACompiledInPluginTakesAllSteps(t *testing.T) {
 	}
 	w.awaitLog("gang has permitted tried for somebody", 0)
 	w.awaitOn("permitted", "")
+	// Pods that fit nowhere preempt nobody of their own priority; the plugin evicts one.
+	w.createOf("fills", "gang", map[string]string{"gang": "1"}, "100")
+	w.awaitTold("fills", "no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling., gang evicts nobody for it")
+	w.remove("fills")
+	for i := range 3 {
+		name := fmt.Sprint("large-", i)
+		w.createOf(name, "gang", map[string]string{"gang": "1"}, "3")
+		w.awaitOn(name, "")
+	}
+	w.createOf("instead", "gang", map[string]string{"gang": "1", "instead-of": "large-1"}, "3")
+	w.awaitOn("instead", "")
+	for i := range 3 {
+		name := fmt.Sprint("large-", i)
+		_, err := w.cp.Client().CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+		if gone := apierrors.IsNotFound(err); gone != (i == 1) || err != nil && !gone {
+			t.Errorf("%s: %v", name, err)
+		}
+		if i != 1 {
+			w.remove(name)
+		}
+	}
+	w.remove("instead")
 	of3 := map[string]string{"gang": "3"}
 	w.create("one", "gang", of3)
 	w.awaitLog("gang has wait one", 0)

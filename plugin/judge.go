@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -28,6 +30,14 @@ type question struct {
 	filters []filter
 	scorers []scorer
 	err     error // why it cannot be answered
+
+	postFilters []postFilter // if any, all else is not asked
+	refused     []Refused
+}
+
+type postFilter struct {
+	name string
+	call PostFilterFunc
 }
 
 type filter struct {
@@ -50,6 +60,13 @@ type verdict struct {
 func (q *question) answer(ctx context.Context, log *slog.Logger) *pluginv1.Answer {
 	if q.err != nil {
 		return &pluginv1.Answer{Error: pluginproto.Cut(q.err.Error())}
+	}
+	if len(q.postFilters) > 0 {
+		out, err := q.postFilter(ctx, log)
+		if err != nil {
+			return &pluginv1.Answer{Error: pluginproto.Cut(err.Error())}
+		}
+		return &pluginv1.Answer{PostFiltered: out}
 	}
 	verdicts := make([]verdict, len(q.nodes))
 	scores := make([]*pluginv1.Scores, len(q.scorers))
@@ -75,6 +92,40 @@ func (q *question) answer(ctx context.Context, log *slog.Logger) *pluginv1.Answe
 	out := &pluginv1.Answer{Scores: scores}
 	out.Verdicts, out.Refusals = counted(verdicts, pluginproto.MaxRefusals-2*len(q.filters))
 	return out
+}
+
+// postFilter has plugins look for a way, one after the other, as kube-scheduler's RunPostFilterPlugins does: until one has found one, or has failed, or nobody else is to be asked.
+func (q *question) postFilter(ctx context.Context, log *slog.Logger) (*pluginv1.PostFiltered, error) {
+	out := new(pluginv1.PostFiltered)
+	var reasons []string
+	for _, p := range q.postFilters {
+		is, err := p.ask(ctx, q.kind, q.refused, log)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("plugin %s: %w", p.name, err)
+		case is.Success || is.Unresolvable:
+			out.Success, out.Nominated, out.ClearsNomination, out.Unresolvable, out.Reason = is.Success, is.Nominated, is.ClearsNomination, is.Unresolvable, pluginproto.Cut(is.Reason)
+			return out, nil
+		}
+		if out.ClearsNomination = out.ClearsNomination || is.ClearsNomination; is.Reason != "" {
+			reasons = append(reasons, is.Reason)
+		}
+	}
+	out.Reason = pluginproto.Cut(strings.Join(reasons, ", "))
+	return out, nil
+}
+
+func (p *postFilter) ask(ctx context.Context, kind *Kind, refused []Refused, log *slog.Logger) (out PostFiltered, err error) {
+	defer func() {
+		if is := recover(); is != nil {
+			log.Error("a plugin panicked", "plugin", p.name, "err", is, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", is)
+		}
+	}()
+	if out, err = p.call(ctx, kind, slices.Clone(refused)); err == nil {
+		err = out.check()
+	}
+	return out, err
 }
 
 // judge fills in the verdicts and scores of the nodes from up to to.

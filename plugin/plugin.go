@@ -27,6 +27,9 @@ type Plugin struct {
 	// Depends says what answers depend on, besides the kind of the pod and what the node is itself. Who says too little is not asked again when something changes.
 	Depends Dependencies
 
+	// PostFilter looks for a way for a pod that fits nowhere. nil: the plugin does not.
+	PostFilter PostFilterFunc
+
 	// What follows are the steps between the choice of a pod's node and its bind, all of them optional: kube-scheduler's extension points of the same names. Those of one placement are
 	// called one after the other, and those of different ones at the same time. A step may come again, on another stream, for a pod that it has been taken for before. But for
 	// Unreserve's, their context also ends when the placement is given back, its pod is bound, or the stream ends, and they have to return soon then: what comes next waits.
@@ -54,6 +57,45 @@ type FilterFunc func(ctx context.Context, kind *Kind, node *Node) (*Refusal, err
 // ScoreFunc returns how good the node is for pods of the kind, from 0 to 100, where 100 is best unless the plugin's normalization is [Reversed]. An error, or
 // a score out of bounds, fails the attempts of the pods that are asked about.
 type ScoreFunc func(ctx context.Context, kind *Kind, node *Node) (int64, error)
+
+// PostFilterFunc looks for a way for a pod of the kind, which fits nowhere: it evicts others, say, or has a node made. Of the nodes, refused has those that could run it if pods were evicted from them. Which pod it is says [Kind.Pod], if the
+// plugin depends on the pod. Unlike verdicts and scores, nothing of it is kept, and what it does may change things; it may be called twice for an attempt of a pod, if nobody knows what became of the first call, or the pod's node has changed meanwhile. An
+// error ends what people are told of the pod, and no further plugin is asked.
+type PostFilterFunc func(ctx context.Context, kind *Kind, refused []Refused) (PostFiltered, error)
+
+// Refused is a node that cannot run a pod.
+type Refused struct {
+	*Node
+	// Plugin is who refuses it, a plugin of the process or any other one, and Reason why.
+	Plugin, Reason string
+}
+
+// PostFiltered is what has become of a pod that fits nowhere.
+type PostFiltered struct {
+	// Success: it will fit. Then no further plugin is asked, and Berth evicts nobody for it. It is tried again when something has changed in the cluster, a pod gone for example.
+	Success bool
+	// Nominated is the node that it will fit on: room there is for it, and not for pods of a lower priority. Optional, and only with Success.
+	Nominated string
+	// ClearsNomination: it is to be nominated to no node any more.
+	ClearsNomination bool
+	// Unresolvable: without Success, nobody else is asked, either. It is kube-scheduler's UnschedulableAndUnresolvable.
+	Unresolvable bool
+	// Reason ends what people are told of the pod, without Success. At most 1 KiB, or it is cut.
+	Reason string
+}
+
+// check returns what is wrong with it.
+func (f *PostFiltered) check() error {
+	switch {
+	case f.Nominated != "" && !f.Success:
+		return errors.New("it nominates the pod without success")
+	case f.Nominated != "" && f.ClearsNomination:
+		return errors.New("it nominates the pod, and ends its nomination")
+	case f.Success && f.Unresolvable:
+		return errors.New("it has success, and is unresolvable")
+	}
+	return nil
+}
 
 // Refusal says why a node cannot run a pod.
 type Refusal struct {
@@ -182,8 +224,8 @@ func check(plugins []Plugin) error {
 
 func (p *Plugin) check() error {
 	switch {
-	case p.Filter == nil && p.Score == nil && !p.steps():
-		return errors.New("it has neither Filter nor Score, nor a step")
+	case p.Filter == nil && p.Score == nil && p.PostFilter == nil && !p.steps():
+		return errors.New("it has neither Filter nor Score, nor PostFilter, nor a step")
 	case (p.Reserve == nil) != (p.Unreserve == nil):
 		return errors.New("it has one of Reserve and Unreserve: want both, or neither")
 	case p.Normalization < AsIs || p.Normalization > Reversed:
@@ -203,8 +245,8 @@ func (p *Plugin) steps() bool {
 
 // like reports whether a plugin has the functions that another one has.
 func (p *Plugin) like(q *Plugin) bool {
-	has := func(p *Plugin) [7]bool {
-		return [...]bool{p.Filter != nil, p.Score != nil, p.Reserve != nil, p.Unreserve != nil, p.Permit != nil, p.PreBind != nil, p.PostBind != nil}
+	has := func(p *Plugin) [8]bool {
+		return [...]bool{p.Filter != nil, p.Score != nil, p.PostFilter != nil, p.Reserve != nil, p.Unreserve != nil, p.Permit != nil, p.PreBind != nil, p.PostBind != nil}
 	}
 	return has(p) == has(q)
 }

@@ -218,10 +218,34 @@ func (s *session) question(i int, asked *pluginv1.Question) (*question, error) {
 			q.scorers = append(q.scorers, scorer{name, p.Score})
 		}
 	}
+	for k, name := range asked.GetPostFilters() {
+		if p := s.plugins[name]; p == nil || p.PostFilter == nil {
+			return nil, pluginproto.Invalid(fmt.Sprintf("there is no plugin %q that looks for a way for pods that fit nowhere", name), "questions[%d].post_filters[%d]", i, k)
+		}
+		if p := find(name); q.err == nil {
+			q.postFilters = append(q.postFilters, postFilter{name, p.PostFilter})
+		}
+	}
 	for k, id := range asked.GetNodes() {
 		if q.nodes[k] = s.nodes[id]; q.nodes[k] == nil {
 			return nil, pluginproto.Invalid(fmt.Sprintf("there is no node %d", id), "questions[%d].nodes[%d]", i, k)
 		}
+	}
+	if len(asked.GetPostFilters()) == 0 {
+		return q, nil
+	}
+	if len(asked.GetFilters())+len(asked.GetScores()) > 0 {
+		return nil, pluginproto.Invalid("they go with no filters and no scores", "questions[%d].post_filters", i)
+	}
+	if n := len(asked.GetVerdicts()); n != len(q.nodes) {
+		return nil, pluginproto.Invalid(fmt.Sprintf("%d, of %d nodes", n, len(q.nodes)), "questions[%d].verdicts", i)
+	}
+	for k, v := range asked.GetVerdicts() {
+		if v == 0 || int64(v) > int64(len(asked.GetRefusals())) {
+			return nil, pluginproto.Invalid(fmt.Sprintf("%d, of %d refusals", v, len(asked.GetRefusals())), "questions[%d].verdicts[%d]", i, k)
+		}
+		r := asked.GetRefusals()[v-1]
+		q.refused = append(q.refused, Refused{q.nodes[k], r.GetPlugin(), r.GetReason()})
 	}
 	return q, nil
 }

@@ -15,7 +15,7 @@ import (
 // compiledIn are plugins that a program has.
 var compiledIn = config.Options{CompiledIn: map[string][]string{
 	"Cheapest": {"preFilter", "filter", "score"}, "Chooser": {"preFilter"}, "Gang": {"preFilter", "permit", "reserve"}, "Early": {"preScore"}, "Idle": nil,
-	"Sorter": {"preEnqueue", "postFilter", "permit"},
+	"Sorter": {"preEnqueue", "queueSort", "postFilter", "permit"},
 }}
 
 func TestPluginsThatAreCompiledInFilterAndScore(t *testing.T) {
@@ -68,15 +68,16 @@ func TestPluginsThatAreCompiledInTakeSteps(t *testing.T) {
 
 func TestWherePluginsThatAreCompiledInCannotRunIsNamed(t *testing.T) {
 	for _, tt := range []struct{ plugins, want string }{
-		{"multiPoint: {enabled: [{name: Cheapest}, {name: Sorter}]}", "profiles[0].plugins.multiPoint.enabled[1]: Forbidden: Sorter is compiled in, and runs at postFilter, preEnqueue too"},
-		{"postFilter: {enabled: [{name: Sorter}]}", "profiles[0].plugins.postFilter.enabled[0]: Forbidden: Berth cannot run plugins that are compiled in, such as Sorter, at this point yet"},
-		{"multiPoint: {enabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: Sorter}]}", "runs at postFilter too"},
-		{"multiPoint: {enabled: [{name: Sorter}]}, postFilter: {disabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: '*'}]}", "SchedulingGates"},
+		{"multiPoint: {enabled: [{name: Cheapest}, {name: Sorter}]}", "profiles[0].plugins.multiPoint.enabled[1]: Forbidden: Sorter is compiled in, and runs at preEnqueue, queueSort too"},
+		{"preEnqueue: {enabled: [{name: Sorter}]}", "profiles[0].plugins.preEnqueue.enabled[0]: Forbidden: Berth cannot run plugins that are compiled in, such as Sorter, at this point yet"},
+		{"multiPoint: {enabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: Sorter}]}", "runs at queueSort too"},
+		{"postFilter: {enabled: [{name: Sorter}]}", ""},
+		{"multiPoint: {enabled: [{name: Sorter}]}, queueSort: {disabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: '*'}]}", "SchedulingGates"},
 		{"multiPoint: {enabled: [{name: Early}]}", "profiles[0].plugins.preScore: Forbidden: Early is compiled in and runs here"},
 		{"multiPoint: {enabled: [{name: Early}, {name: Cheapest}]}", ""},
 		{"filter: {enabled: [{name: Chooser}]}", `profiles[0].plugins.filter.enabled[0].name: Invalid value: "Chooser": plugin does not extend FilterPlugin`},
 		{"filter: {enabled: [{name: Unknown}]}", `"Unknown": does not exist`},
-		{"multiPoint: {enabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: Sorter}]}, postFilter: {disabled: [{name: Sorter}]}", ""},
+		{"multiPoint: {enabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: Sorter}]}, queueSort: {disabled: [{name: Sorter}]}", ""},
 	} {
 		_, err := completeWith(compiledIn, "profiles:\n- plugins: {"+tt.plugins+"}\n")
 		switch {

@@ -50,7 +50,7 @@ type PluginService struct {
 type ServicePlugin struct {
 	// Name is what profiles, verdicts and metrics call it: a qualified name as of a label, of no other plugin of any service, nor of kube-scheduler's or Berth's own.
 	Name string `json:"name"`
-	// Points are where it runs, in any order: one at least of filter, score, reserve, permit, preBind and postBind.
+	// Points are where it runs, in any order: one at least of filter, postFilter, score, reserve, permit, preBind and postBind.
 	Points []string `json:"points"`
 }
 
@@ -87,7 +87,7 @@ const (
 )
 
 // servicePoints are the points that a plugin of a service can have.
-var servicePoints = []string{"filter", "score", "reserve", "permit", "preBind", "postBind"}
+var servicePoints = []string{"filter", "postFilter", "score", "reserve", "permit", "preBind", "postBind"}
 
 // servicesFile is a file of plugin services.
 type servicesFile struct {
@@ -312,6 +312,9 @@ func foreign(profiles []cluster.Profile) (out map[string][]string) {
 		}
 		for _, w := range profiles[i].Weights {
 			add(w.Name)
+		}
+		for _, name := range profiles[i].PostFilters {
+			add(name)
 		}
 	}
 	return out

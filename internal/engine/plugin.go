@@ -130,7 +130,7 @@ func (s Scale) ranges() bool { return s >= rangeScale }
 // Plugins returns the table. Nobody changes it.
 func Plugins() []Plugin { return plugins[:] }
 
-// Foreign returns the plugins of a profile that filter or score and are others': they are asked when a pod is placed, and never here.
+// Foreign returns the plugins of a profile that filter, score or look for a way for pods that fit nowhere, and are others': they are asked when a pod is placed, and never here.
 func Foreign(p *cluster.Profile) (names []string) {
 	add := func(name string) {
 		if PluginOf(name) == nil && !slices.Contains(names, name) {
@@ -142,6 +142,9 @@ func Foreign(p *cluster.Profile) (names []string) {
 	}
 	for _, w := range p.Weights {
 		add(w.Name)
+	}
+	for _, name := range p.PostFilters {
+		add(name)
 	}
 	return names
 }

@@ -227,15 +227,31 @@ func PreemptionMessage(nodes int, verdicts []VerdictCount) string { return FitMe
 func PreemptionError(why string) string { return defaultPreemption.postFilter(why) }
 
 // PostFilterMessage returns what PostFilter's plugins say of a pod that fits nowhere: "no new claims to deallocate,
-// preemption: " and what preemption says. It is what FailedScheduling's text ends with.
-func PostFilterMessage(profile *cluster.Profile, preemption string) string {
+// preemption: " and what preemption says, with what plugins of others have said in its place. It is what FailedScheduling's text ends with.
+func PostFilterMessage(profile *cluster.Profile, preemption string, others map[string]string) string {
 	var says []string
 	for _, name := range profile.PostFilters {
+		text := others[name]
 		if p := PluginOf(name); p != nil && p.postFilter != nil {
-			if text := p.postFilter(preemption); text != "" {
-				says = append(says, text)
-			}
+			text = p.postFilter(preemption)
+		}
+		if text != "" {
+			says = append(says, text)
 		}
 	}
 	return strings.Join(says, ", ")
+}
+
+// ForeignPostFilters returns the plugins of others that a profile has at PostFilter, in order: those before preemption, and those behind it. Without preemption, all are before.
+func ForeignPostFilters(profile *cluster.Profile) (before, behind []string) {
+	to := &before
+	for _, name := range profile.PostFilters {
+		switch {
+		case name == DefaultPreemption:
+			to = &behind
+		case PluginOf(name) == nil:
+			*to = append(*to, name)
+		}
+	}
+	return before, behind
 }

@@ -315,10 +315,24 @@ func TestPostFilterMessageJoinsWhatThePluginsSay(t *testing.T) {
 			"preemption: not eligible due to a terminating pod on the nominated node."},
 		{[]string{dynamicResources.Name, DefaultPreemption}, "", "no new claims to deallocate"},
 		{[]string{"Other", dynamicResources.Name}, said, "no new claims to deallocate"},
+		{[]string{"Says", DefaultPreemption, "Says too"}, said, "it tried, preemption: " + said + ", it tried too"},
 		{nil, said, ""},
 	} {
-		if got := PostFilterMessage(&cluster.Profile{PostFilters: tt.plugins}, tt.said); got != tt.want {
+		if got := PostFilterMessage(&cluster.Profile{PostFilters: tt.plugins}, tt.said, map[string]string{"Says": "it tried", "Says too": "it tried too", "": "nobody"}); got != tt.want {
 			t.Errorf("%v: %q, want %q", tt.plugins, got, tt.want)
+		}
+	}
+}
+
+func TestPluginsOfOthersAtPostFilterComeBeforePreemptionOrBehindIt(t *testing.T) {
+	for _, tt := range []struct{ plugins, before, behind []string }{
+		{[]string{dynamicResources.Name, DefaultPreemption}, nil, nil},
+		{[]string{"A", dynamicResources.Name, "B", DefaultPreemption, "C"}, []string{"A", "B"}, []string{"C"}},
+		{[]string{dynamicResources.Name, "A"}, []string{"A"}, nil},
+	} {
+		before, behind := ForeignPostFilters(&cluster.Profile{PostFilters: tt.plugins})
+		if !slices.Equal(before, tt.before) || !slices.Equal(behind, tt.behind) {
+			t.Errorf("%v: %v before and %v behind, want %v and %v", tt.plugins, before, behind, tt.before, tt.behind)
 		}
 	}
 }

@@ -206,6 +206,9 @@ func (k *Asking) Collect(st *cluster.State, subject engine.Subject, nodes []clus
 		p.own = nil
 		p.kind = is.kindOf(st, p.key(subject), p.object)
 		c := is.columnOf(st, p.kind, &p.use)
+		if !p.use.judges() {
+			continue
+		}
 		if c.depends.cluster { // anything may have changed
 			is.forgetAnswers(c)
 		}

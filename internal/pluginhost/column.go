@@ -224,23 +224,7 @@ func (is *session) take(b *batch, response *pluginv1.JudgeResponse, began time.D
 	var stated error
 	for k := range b.questions {
 		q := &b.questions[k]
-		if q.own != nil {
-			if err := q.own.take(q, response.GetAnswers()[k]); errors.As(err, new(errStated)) {
-				if !b.stale {
-					stated = err
-				}
-			} else if err != nil {
-				return fmt.Errorf("its answer makes no sense: answers[%d]: %w", k, err)
-			}
-			continue
-		}
-		c := q.kind.column
-		if c == nil {
-			continue // forgotten
-		}
-		before := c.bytes()
-		err := c.take(q, response.GetAnswers()[k], began)
-		is.columns += c.bytes() - before
+		err := is.takeOne(q, response.GetAnswers()[k], began)
 		if errors.As(err, new(errStated)) {
 			if !b.stale {
 				stated = err
@@ -250,6 +234,22 @@ func (is *session) take(b *batch, response *pluginv1.JudgeResponse, began time.D
 		}
 	}
 	return stated
+}
+
+// takeOne keeps what the answer to a question says.
+func (is *session) takeOne(q *question, a *pluginv1.Answer, began time.Duration) error {
+	switch c := q.kind.column; {
+	case q.own != nil:
+		return q.own.take(q, a)
+	case q.post != nil:
+		return q.post.take(a)
+	case c == nil: // forgotten
+		return nil
+	default:
+		before := c.bytes()
+		defer func() { is.columns += c.bytes() - before }()
+		return c.take(q, a, began)
+	}
 }
 
 // columnOf returns the column of a kind, for all nodes of a state, and has no more bytes kept than may be.

@@ -104,6 +104,7 @@ type use struct {
 	filters, scores []string
 	weights         []int64         // of scores
 	own             []scorer        // that normalise their scores themselves: those that [use.of] has taken out of scores
+	postFilters     []string        // that look for a way for pods that fit nowhere
 	steps           [steps][]string // the plugins of each step
 	first           [steps]int      // in the profile's order, of the first of these
 	follows         bool            // as Service.Follows has it
@@ -117,7 +118,7 @@ type scorer struct {
 
 // of returns the use with those apart that normalise their scores themselves, as they are described.
 func (u use) of(plugins map[string]*pluginv1.PluginDescription) use {
-	out := use{service: u.service, filters: u.filters, steps: u.steps, first: u.first, follows: u.follows}
+	out := use{service: u.service, filters: u.filters, postFilters: u.postFilters, steps: u.steps, first: u.first, follows: u.follows}
 	for n, name := range u.scores {
 		if plugins[name].GetNormalization() == pluginv1.Normalization_NORMALIZATION_OWN {
 			out.own = append(out.own, scorer{name, u.weights[n]})
@@ -130,7 +131,7 @@ func (u use) of(plugins map[string]*pluginv1.PluginDescription) use {
 
 // names returns all plugins of a use.
 func (u *use) names() []string {
-	names := slices.Concat(u.filters, u.scores)
+	names := slices.Concat(u.filters, u.scores, u.postFilters)
 	for _, s := range u.own {
 		names = append(names, s.name)
 	}
@@ -209,6 +210,12 @@ func usesOf(p *cluster.Profile, taken Steps, services []Service) (uses []use) {
 			u.scores, u.weights = append(u.scores, w.Name), append(u.weights, w.Weight)
 		}
 	}
+	for _, name := range p.PostFilters {
+		if i, ok := of[name]; ok {
+			u := at(i)
+			u.postFilters = append(u.postFilters, name)
+		}
+	}
 	for step, names := range [steps][]string{reserve: taken.Reserve, unreserve: taken.Reserve, permit: taken.Permit, preBind: taken.PreBind, postBind: taken.PostBind} {
 		for k, name := range names {
 			if i, ok := of[name]; ok {
@@ -242,6 +249,16 @@ func toldProfile(schedulerName string, plugins []Plugin, arguments map[string][]
 func (h *Host) Asked(schedulerName string) (set Set) {
 	for _, u := range h.uses[schedulerName] {
 		if u.judges() || u.reserves() {
+			set |= 1 << u.service
+		}
+	}
+	return set
+}
+
+// AskedPostFilter returns the services that are to be asked about a pod of a scheduler name that fits nowhere, if some plugins look for a way for it: whether it does, and then these plugins.
+func (h *Host) AskedPostFilter(schedulerName string, plugins []string) (set Set) {
+	for _, u := range h.uses[schedulerName] {
+		if u.judges() || slices.ContainsFunc(u.postFilters, func(name string) bool { return slices.Contains(plugins, name) }) {
 			set |= 1 << u.service
 		}
 	}
@@ -284,9 +301,15 @@ func (h *Host) Longest(set Set) (long time.Duration) {
 
 // Begin has the services ready that are to be asked about a pod of a scheduler name, in a state of that epoch. An error says which has failed, and why.
 func (h *Host) Begin(ctx context.Context, epoch cluster.Epoch, schedulerName string) (*Asking, error) {
+	return h.BeginPostFilter(ctx, epoch, schedulerName, nil)
+}
+
+// BeginPostFilter is Begin of a pod that fits nowhere: with those of [Host.AskedPostFilter].
+func (h *Host) BeginPostFilter(ctx context.Context, epoch cluster.Epoch, schedulerName string, plugins []string) (*Asking, error) {
 	k := &Asking{host: h, at: time.Duration(-1)}
+	asked := h.AskedPostFilter(schedulerName, plugins)
 	for _, u := range h.uses[schedulerName] {
-		if !u.judges() {
+		if asked&(1<<u.service) == 0 {
 			continue
 		}
 		s := h.services[u.service]

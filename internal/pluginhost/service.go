@@ -256,6 +256,7 @@ func (s *service) check(d *pluginv1.DescribeResponse) (map[string]*pluginv1.Plug
 		}{
 			{"filter nodes", u.filters, (*pluginv1.PluginDescription).GetFilters},
 			{"score nodes", u.scores, (*pluginv1.PluginDescription).GetScores},
+			{"act when no node can run a pod", u.postFilters, (*pluginv1.PluginDescription).GetPostFilters},
 			{"reserve", u.steps[reserve], (*pluginv1.PluginDescription).GetReserves},
 			{"permit", u.steps[permit], (*pluginv1.PluginDescription).GetPermits},
 			{"act before a bind", u.steps[preBind], (*pluginv1.PluginDescription).GetPreBinds},

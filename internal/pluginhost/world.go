@@ -121,6 +121,7 @@ type question struct {
 	objects []uint32 // toldNode.objects of each
 	seq     cluster.Seq
 	own     *ownScores // nil: verdicts are asked for
+	post    *PostFiltering
 }
 
 func newSession(limits *limits, epoch cluster.Epoch, plugins map[string]*pluginv1.PluginDescription) *session {
@@ -336,7 +337,7 @@ func encodeNode(object *corev1.Node) ([]byte, error) {
 func (is *session) ask(k *kind, u *use, seq cluster.Seq, i cluster.NodeIndex) {
 	b := is.last()
 	n := len(b.questions)
-	if n == 0 || b.questions[n-1].kind != k || b.questions[n-1].own != nil {
+	if n == 0 || b.questions[n-1].kind != k || b.questions[n-1].own != nil || b.questions[n-1].post != nil {
 		b.request.Questions = append(b.request.Questions, &pluginv1.Question{Kind: k.id, Filters: u.filters, Scores: u.scores})
 		b.questions = append(b.questions, question{kind: k, use: u, seq: seq})
 		n++

@@ -496,7 +496,7 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 		})},
 		{"a plugin without a name", describes, "plugin 1 has no name", described(func(r *pluginv1.DescribeResponse) { r.Plugins[1].Name = "" })},
 		{"two of a name", describes, "two plugins are called Zone", described(func(r *pluginv1.DescribeResponse) { r.Plugins[1].Name = "Zone" })},
-		{"a plugin that does nothing", describes, "neither filters nor scores, and takes no step", described(func(r *pluginv1.DescribeResponse) { r.Plugins[0].Filters = false })},
+		{"a plugin that does nothing", describes, "neither filters nor scores, nor looks for a way for pods that fit nowhere, and takes no step", described(func(r *pluginv1.DescribeResponse) { r.Plugins[0].Filters = false })},
 		{"an unknown normalization", describes, "no normalization 9", described(func(r *pluginv1.DescribeResponse) { r.Plugins[3].Normalization = 9 })},
 		{"a negative time", describes, "-1 milliseconds", described(func(r *pluginv1.DescribeResponse) { r.Plugins[3].Depends.Milliseconds = -1 })},
 		{"another description each time", describes, "asked twice", lie{describe: func(r *pluginv1.DescribeResponse, times int32) {

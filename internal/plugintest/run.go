@@ -77,17 +77,18 @@ func try(ctx context.Context, cfg Config, cases []testCase, tell func(Result)) b
 
 // suite is what the cases share.
 type suite struct {
-	client    pluginv1.PluginServiceClient
-	timeout   time.Duration
-	arguments map[string]string
-	sample    sample
-	requested []map[string]int64 // of the sample's pods
-	needsPods bool
-	all       asked // all plugins
-	steady    asked // those whose answers depend on nothing that Berth does not know of
-	free      int32 // the first id that no reference has used
-	steps     takers
-	placed    int // placements that there have been
+	client      pluginv1.PluginServiceClient
+	timeout     time.Duration
+	arguments   map[string]string
+	sample      sample
+	requested   []map[string]int64 // of the sample's pods
+	needsPods   bool
+	all         asked // all plugins
+	steady      asked // those whose answers depend on nothing that Berth does not know of
+	free        int32 // the first id that no reference has used
+	steps       takers
+	placed      int      // placements that there have been
+	postFilters []string // plugins that look for a way for pods that fit nowhere
 }
 
 // describe asks which plugins there are, twice.
@@ -123,6 +124,9 @@ func (s *suite) describe(ctx context.Context) (note string, err error) {
 	if len(s.steps) > 0 {
 		note += fmt.Sprintf("; reserve: %s; permit: %s; pre-bind: %s; post-bind: %s", list(s.steps[reserve]), list(s.steps[permit]), list(s.steps[preBind]), list(s.steps[postBind]))
 	}
+	if len(s.postFilters) > 0 { // what they do may change things
+		note += fmt.Sprintf("; post-filter: %s, not asked", list(s.postFilters))
+	}
 	return note, nil
 }
 
@@ -147,14 +151,17 @@ func (s *suite) take(plugins []*pluginv1.PluginDescription) error {
 			return fmt.Errorf("plugin %d has no name", i)
 		case seen[name]:
 			return fmt.Errorf("two plugins are called %s", name)
-		case !p.GetFilters() && !p.GetScores() && !takes:
-			return fmt.Errorf("plugin %s neither filters nor scores, and takes no step", name)
+		case !p.GetFilters() && !p.GetScores() && !p.GetPostFilters() && !takes:
+			return fmt.Errorf("plugin %s neither filters nor scores, nor looks for a way for pods that fit nowhere, and takes no step", name)
 		case !known:
 			return fmt.Errorf("plugin %s: there is no normalization %d", name, p.GetNormalization())
 		case depends.GetMilliseconds() < 0:
 			return fmt.Errorf("plugin %s: its answers hold for %d milliseconds: want 0 at least", name, depends.GetMilliseconds())
 		}
 		seen[name] = true
+		if p.GetPostFilters() {
+			s.postFilters = append(s.postFilters, name)
+		}
 		s.needsPods = s.needsPods || depends.GetPods()
 		s.sample.objects = s.sample.objects || depends.GetObjects() || depends.GetPod()
 		s.sample.pod = s.sample.pod || depends.GetPod()

@@ -30,12 +30,12 @@ func (p *placing) postFilter(out *PodOutcome) (bool, error) {
 	}
 	why, may := e.Preempts(st, out.Pod)
 	if !may {
-		out.addMessage(known, engine.PostFilterMessage(profile, why))
+		out.addMessage(known, engine.PostFilterMessage(profile, why, nil))
 		return false, nil
 	}
 	// 2. Where?
 	if known != nil && known.hopeless != "" {
-		out.addMessage(known, engine.PostFilterMessage(profile, known.hopeless))
+		out.addMessage(known, engine.PostFilterMessage(profile, known.hopeless, nil))
 		return false, nil
 	}
 	found, err := p.w.DryRun(out.Pod)
@@ -47,7 +47,7 @@ func (p *placing) postFilter(out *PodOutcome) (bool, error) {
 		if known != nil {
 			known.hopeless = hopeless
 		}
-		out.addMessage(known, engine.PostFilterMessage(profile, hopeless))
+		out.addMessage(known, engine.PostFilterMessage(profile, hopeless, nil))
 		return false, p.resign(out.Pod)
 	}
 	return true, p.evict(out, row, &found.Candidates[0])

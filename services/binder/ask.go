@@ -268,6 +268,8 @@ type asked struct {
 	most    int  // of the nodes that [asked.all] has returned last, this many are enough
 	alike   bool // of the nodes that [asked.totals] has returned last, none scores otherwise if others of them are taken away
 
+	postFilters []string // plugins that look for a way, if it fits nowhere
+
 	last  bool      // what is asked now is asked no more
 	alone rejection // of the node that it is nominated to, asked about by itself
 
@@ -464,32 +466,11 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		a.place(*s.sure, s.version)
 		return !a.over()
 	}
-	// 1. Filter: plugins first, as in kube-scheduler.
-	left, why, err := a.judged(ctx, s)
-	if errors.Is(err, pluginhost.ErrAgain) {
-		return true
-	}
-	if a.judges != nil && !nominated && len(left) > a.most {
-		left = a.extenders.sample(left, a.most)
-	}
-	var filtered extender.Filtered
-	if ext := a.extenders.extendersOf(a.in); err == nil && len(left) > 0 && ext != 0 {
-		asked := a.extenders.nodesOf(left, a.extenders.set.Full(ext), s.count)
-		if len(asked) == 0 { // they have all gone
-			return true
-		}
-		if filtered, err = a.extenders.set.Filter(ctx, a.told, asked); err == nil {
-			names := namesOf(filtered.Nodes)
-			left = slices.DeleteFunc(slices.Clone(left), func(n seenNode) bool { return !names[n.name] })
-			for name, r := range filtered.Refused {
-				why[name] = pluginhost.Refusal{Plugin: extender.Plugin, Reason: r.Reason, Unresolvable: r.Unresolvable}
-			}
-			if len(filtered.Nodes) > 0 && len(left) == 0 { // they have gone
-				return true
-			}
-		}
-	}
+	// 1. Filter.
+	left, why, told, err := a.filter(ctx, s, !nominated)
 	switch {
+	case errors.Is(err, pluginhost.ErrAgain):
+		return true
 	case ctx.Err() != nil:
 		a.err = context.Cause(ctx)
 		return false
@@ -531,7 +512,7 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 	}
 	// 3. Prioritize, and choose.
 	best := left[0]
-	if len(left) > 1 || len(filtered.Nodes) > 1 {
+	if len(left) > 1 || len(told) > 1 {
 		switch ok, err := a.askScores(ctx, left); {
 		case a.over():
 			return false
@@ -546,8 +527,8 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		}
 		a.addScores(left)
 		var scores map[string]int64
-		if len(filtered.Nodes) > 0 {
-			if scores, err = a.extenders.set.Prioritize(ctx, a.told, filtered.Nodes); err != nil {
+		if len(told) > 0 {
+			if scores, err = a.extenders.set.Prioritize(ctx, a.told, told); err != nil {
 				a.err = a.ends(ctx, err)
 				return false
 			}
@@ -557,6 +538,36 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 	// 4. Place.
 	a.place(best, s.version)
 	return !a.over()
+}
+
+// filter asks who filters: plugins first, as in kube-scheduler, and extenders about what these leave, or, if sampled, so many of it as are enough. It returns the nodes that are left, and those of them that extenders have
+// left as these were told of them, and why others are refused, by name. If it returns [pluginhost.ErrAgain], what is asked about has changed.
+func (a *asked) filter(ctx context.Context, s sight, sampled bool) (left []seenNode, why map[string]pluginhost.Refusal, told []*extender.Node, err error) {
+	left, why, err = a.judged(ctx, s)
+	if a.judges != nil && sampled && len(left) > a.most {
+		left = a.extenders.sample(left, a.most)
+	}
+	ext := a.extenders.extendersOf(a.in)
+	if err != nil || len(left) == 0 || ext == 0 {
+		return left, why, nil, err
+	}
+	asked := a.extenders.nodesOf(left, a.extenders.set.Full(ext), s.count)
+	if len(asked) == 0 { // they have all gone
+		return nil, nil, nil, pluginhost.ErrAgain
+	}
+	filtered, err := a.extenders.set.Filter(ctx, a.told, asked)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	names := namesOf(filtered.Nodes)
+	left = slices.DeleteFunc(slices.Clone(left), func(n seenNode) bool { return !names[n.name] })
+	for name, r := range filtered.Refused {
+		why[name] = pluginhost.Refusal{Plugin: extender.Plugin, Reason: r.Reason, Unresolvable: r.Unresolvable}
+	}
+	if len(filtered.Nodes) > 0 && len(left) == 0 { // they have gone
+		return nil, nil, nil, pluginhost.ErrAgain
+	}
+	return left, why, filtered.Nodes, nil
 }
 
 // end says that extenders have left no node, and why.

@@ -28,7 +28,7 @@ func (a *asked) begin(ctx context.Context) bool {
 	var judges *pluginhost.Asking
 	err := a.extenders.services.BeginPlacing(ctx, cluster.Epoch(a.epoch), schedulerName) // they know of what stands before they are asked
 	if err == nil {
-		judges, err = a.extenders.services.Begin(ctx, cluster.Epoch(a.epoch), schedulerName)
+		judges, err = a.extenders.services.BeginPostFilter(ctx, cluster.Epoch(a.epoch), schedulerName, a.postFilters)
 	}
 	if err == nil && a.sent != nil {
 		err = judges.SetPod(a.sent)

@@ -88,6 +88,15 @@ func (a *extenders) asked(interests extender.Interest, schedulerName string) ext
 	return in
 }
 
+// askedPostFilter is asked, of a pod that fits nowhere, if some plugins look for a way for it.
+func (a *extenders) askedPostFilter(interests extender.Interest, schedulerName string, plugins []string) extender.Interest {
+	in := interests & a.places
+	if a.services != nil {
+		in |= extender.Interest(a.services.AskedPostFilter(schedulerName, plugins)) << a.set.Len()
+	}
+	return in
+}
+
 // servicesOf returns the plugin services among those that are asked, and extendersOf the extenders.
 func (a *extenders) servicesOf(in extender.Interest) pluginhost.Set {
 	return pluginhost.Set(in >> a.set.Len())

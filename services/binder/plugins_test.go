@@ -32,6 +32,7 @@ type choosy struct {
 	score  func(n *plugin.Node) int64           // nil: 0 each
 	asked  []string                             // nodes, in the order in which filter was asked
 	quiet  bool                                 // nobody looks at these
+	way    func([]plugin.Refused) (plugin.PostFiltered, error)
 }
 
 func newChoosy(t testing.TB, depends plugin.Dependencies) *choosy {
@@ -63,6 +64,12 @@ func newChoosy(t testing.TB, depends plugin.Dependencies) *choosy {
 				return 0, nil
 			}
 			return c.score(n), nil
+		},
+		PostFilter: func(_ context.Context, _ *plugin.Kind, refused []plugin.Refused) (plugin.PostFiltered, error) {
+			c.mu.Lock()
+			way := c.way
+			c.mu.Unlock()
+			return way(refused)
 		},
 	}
 	go func() {
@@ -104,7 +111,7 @@ func (c *choosy) calls() []string {
 func withChoosy(t testing.TB, c *choosy, change ...func(*pluginhost.Service)) func(*Config) {
 	return func(cfg *Config) {
 		p := engine.DefaultProfile("choosy")
-		p.Filters = append(slices.Clone(p.Filters), "Choosy")
+		p.Filters, p.PostFilters = append(slices.Clone(p.Filters), "Choosy"), append(slices.Clone(p.PostFilters), "Choosy")
 		p.Weights = append(slices.Clone(p.Weights), cluster.PluginWeight{Name: "Choosy", Weight: 5})
 		cfg.Settings.Profiles = append(slices.Clone(cfg.Settings.Profiles), p)
 		service := pluginhost.Service{Name: "s", Plugins: []pluginhost.Plugin{{Name: "Choosy", Filters: true, Scores: true}}, Conn: c.conn, Timeout: patience}

@@ -427,3 +427,12 @@ func (s *Service) AskPreempt(ctx context.Context, req *binderv1.AskPreemptReques
 	}
 	return &binderv1.AskPreemptResponse{Preemption: resp}, nil
 }
+
+// AskPostFilter implements BinderService.
+func (s *Service) AskPostFilter(ctx context.Context, req *binderv1.AskPostFilterRequest) (*binderv1.AskPostFilterResponse, error) {
+	t, err := s.active()
+	if err != nil {
+		return nil, err
+	}
+	return t.askPostFilter(ctx, req)
+}

@@ -39,9 +39,10 @@ type asker struct {
 	mu sync.Mutex
 	// lines are the pods to be asked about, by turn: those that have come first of a turn are those of the highest priority, and of these that have waited longest.
 	lines map[uint64]*line
-	// refusals are of pods whose next attempt goes on where extenders have refused all nodes, by uid; vain is how often in a row an answer has been
+	// refusals are of pods whose next attempt goes on where extenders have refused all nodes, by uid, and said where plugins of others have found no way; vain is how often in a row an answer has been
 	// of no use.
 	refusals map[string]refusal
+	said     map[string]said
 	vain     map[string]int
 	running  sync.WaitGroup
 }
@@ -63,9 +64,12 @@ type question struct {
 	at      pending.InLine
 	version cluster.Version // of the binder's answer that says so
 	turn    uint64
-	atMost  time.Duration    // for one Ask
-	pods    int              // that one Ask may be about at most
-	preempt *preemptQuestion // it fits nowhere, and it is asked about who goes for it; nil: it is asked about where it goes
+	atMost  time.Duration // for one Ask
+	pods    int           // that one Ask may be about at most
+
+	nowhere    *nowhere            // nil: it is asked about where it goes
+	preempt    *preemptQuestion    // it fits nowhere, and it is asked about who goes for it
+	postFilter *postFilterQuestion // it fits nowhere, and plugins of others look for a way
 }
 
 // refusal is what extenders have said of an attempt.
@@ -73,10 +77,11 @@ type refusal struct {
 	attempt  pending.Attempt
 	version  cluster.Version // of what they were asked about
 	verdicts []engine.VerdictCount
+	again    bool // something has happened since by which the pod was to be tried again
 }
 
 func newAsker(d *driver) *asker {
-	return &asker{d: d, lines: make(map[uint64]*line), refusals: make(map[string]refusal), vain: make(map[string]int)}
+	return &asker{d: d, lines: make(map[uint64]*line), refusals: make(map[string]refusal), said: make(map[string]said), vain: make(map[string]int)}
 }
 
 // add has pods asked about that are in flight, until ctx ends.
@@ -168,7 +173,7 @@ func (k *asker) next(turn uint64) []*question {
 		return nil
 	}
 	first, n := l.waiting[0], 1
-	for first.preempt == nil && n < min(first.pods, len(l.waiting)) && l.waiting[n].preempt == nil && l.waiting[n].version.Epoch == first.version.Epoch {
+	for first.nowhere == nil && n < min(first.pods, len(l.waiting)) && l.waiting[n].nowhere == nil && l.waiting[n].version.Epoch == first.version.Epoch {
 		n++
 	}
 	some := l.waiting[:n:n]
@@ -198,8 +203,12 @@ func (k *asker) ask(ctx context.Context, some []*question) {
 		return
 	}
 	first := some[0]
-	if first.preempt != nil {
+	switch {
+	case first.preempt != nil:
 		k.preempt(ctx, first)
+		return
+	case first.postFilter != nil:
+		k.postFilter(ctx, first)
 		return
 	}
 	request := &binderv1.AskRequest{
@@ -304,7 +313,7 @@ func (k *asker) settle(q *question, response answer) {
 		}
 		k.mu.Lock()
 		k.sweep()
-		k.refusals[q.UID] = refusal{q.Attempt, version, verdicts}
+		k.refusals[q.UID] = refusal{q.Attempt, version, verdicts, false}
 		k.mu.Unlock()
 		k.retry(q, "extender")
 	default:
@@ -353,6 +362,9 @@ func (k *asker) sweep() {
 	if len(k.refusals) >= most {
 		clear(k.refusals)
 	}
+	if len(k.said) >= most {
+		clear(k.said)
+	}
 }
 
 // retry makes a pod active again.
@@ -383,13 +395,15 @@ func (k *asker) takeRefusal(a *pending.Attempt, epoch cluster.Epoch) *refusal {
 		return nil
 	}
 	delete(k.refusals, a.UID)
-	if r.attempt.Number+1 != a.Number || r.version.Epoch != epoch { // what happened meanwhile may have helped
-		return nil
-	}
-	if r.attempt.ID != a.ID || r.attempt.Subject != a.Subject || r.attempt.RequiredNode != a.RequiredNode || r.attempt.Nominated != a.Nominated {
+	if !goesOn(&r.attempt, a) || r.version.Epoch != epoch { // what happened meanwhile may have helped
 		return nil
 	}
 	return &r
+}
+
+// goesOn reports whether an attempt is the next one of a pod that is what it was.
+func goesOn(was, is *pending.Attempt) bool {
+	return was.Number+1 == is.Number && was.ID == is.ID && was.Subject == is.Subject && was.RequiredNode == is.RequiredNode && was.Nominated == is.Nominated
 }
 
 // victims corrects the verdicts of dry runs: of nodes that only extenders have refused, kube-scheduler says that there is nobody to evict, and dry runs that there is

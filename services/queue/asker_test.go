@@ -93,7 +93,7 @@ func TestARefusalIsOfTheAttemptBefore(t *testing.T) {
 		{"nominated elsewhere", func(a *pending.Attempt) { a.Nominated = "n2" }, 2, false},
 	} {
 		k := newAsker(nil)
-		k.refusals["u"] = refusal{said, cluster.Version{Epoch: 2, Seq: 5}, nil}
+		k.refusals["u"] = refusal{said, cluster.Version{Epoch: 2, Seq: 5}, nil, false}
 		a := said
 		a.Number++
 		c.change(&a)

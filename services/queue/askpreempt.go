@@ -22,11 +22,22 @@ const noCandidateLeft = "no candidate node for preemption"
 
 // preemptQuestion is a pod that fits nowhere and that extenders have a say in whom it preempts.
 type preemptQuestion struct {
-	request   *binderv1.AskPreemptRequest
+	request *binderv1.AskPreemptRequest
+	tries   []string         // attempt's
+	keepers engine.Rejectors // that keep it from preempting on nodes that are no candidates
+}
+
+// nowhere is that a pod fits nowhere, of a question.
+type nowhere struct {
 	diagnosis pending.Diagnosis
-	onNode    *nodeWork        // attempt's
-	tries     []string         // attempt's
-	keepers   engine.Rejectors // that keep it from preempting on nodes that are no candidates
+	onNode    *nodeWork // attempt's
+	refused   *refusal  // attempt's
+	said      *said     // attempt's
+}
+
+// nowhere returns what is known of an attempt that fits nowhere.
+func (c *cycle) nowhere(a *attempt) *nowhere {
+	return &nowhere{c.diagnosis(a), a.onNode, a.refused, a.said}
 }
 
 // askPreempt has a pod asked about that the binder is to ask extenders about. It waits for nobody in this cycle, and nobody waits for it.
@@ -46,7 +57,7 @@ func (c *cycle) askPreempt(ctx context.Context, a *attempt, request *binderv1.Pr
 	c.asker.add(trace.Untraced(ctx), []*question{{
 		Attempt: a.Attempt, attemptBegun: attemptBegun{a.signature.profile, c.popped, a.traced}, at: a.at, version: version,
 		turn: response.GetTurn(), atMost: time.Duration(min(max(response.GetAskMilliseconds(), 1000), mostAskMillis)) * time.Millisecond,
-		preempt: &preemptQuestion{&binderv1.AskPreemptRequest{Preemption: request, AsAttached: a.doubted}, c.diagnosis(a), a.onNode, a.tries, keepers},
+		nowhere: c.nowhere(a), preempt: &preemptQuestion{&binderv1.AskPreemptRequest{Preemption: request, AsAttached: a.doubted}, a.tries, keepers},
 	}})
 }
 
@@ -104,7 +115,7 @@ func (k *asker) settlePreempt(ctx context.Context, q *question, response *binder
 	case binderv1.PreemptResponse_RESULT_NO_CANDIDATE:
 		measure(preemptionNoCandidate, statusUnschedulable)
 		k.reject(ctx, q, func(p *cluster.Profile) postFilter {
-			return postFilter{message: engine.PostFilterMessage(p, noCandidateLeft), asked: true, keepers: q.preempt.keepers}
+			return q.nowhere.said.heard(p, noCandidateLeft, postFilter{asked: true, keepers: q.preempt.keepers})
 		})
 	case binderv1.PreemptResponse_RESULT_FAILED:
 		measure(preemptionError, statusError)
@@ -130,11 +141,12 @@ func (k *asker) settlePreempt(ctx context.Context, q *question, response *binder
 	}
 }
 
-// reject makes a pod unschedulable, with what has come of PostFilter. Its nomination stays, as it does in kube-scheduler where extenders leave no node, or fail.
+// reject makes a pod unschedulable, with what has come of PostFilter, unless plugins of others are to be asked yet. Its nomination stays, as it does in kube-scheduler where extenders leave no node, or fail, unless something is said of it.
 func (k *asker) reject(ctx context.Context, q *question, of func(*cluster.Profile) postFilter) {
+	var asks []string
 	message, known, runs := "", false, false
 	_ = k.d.s.cfg.Replica.Read(ctx, cluster.Version{}, func(st *cluster.State) error {
-		if on := q.preempt.onNode; on != nil && st.Nodes.ByName(on.name) != on.Node {
+		if on := q.nowhere.onNode; on != nil && st.Nodes.ByName(on.name) != on.Node {
 			return nil // what was said was perhaps about another node
 		}
 		profile := st.Profile(q.profile)
@@ -143,9 +155,15 @@ func (k *asker) reject(ctx context.Context, q *question, of func(*cluster.Profil
 		}
 		k.d.sh.with(func(queue *pending.Queue, now time.Time) {
 			known = true
-			if runs = queue.Runs(q.Attempt); runs {
-				message = k.d.rejectAs(queue, now, st, q.Attempt, q.preempt.diagnosis, of(profile))
+			if runs = queue.Runs(q.Attempt); !runs {
+				return
 			}
+			f := of(profile)
+			if asks = f.asks; len(asks) > 0 {
+				q.preempt, q.postFilter, q.turn = nil, &postFilterQuestion{f}, turnOfPostFilter(q.profile)
+				return
+			}
+			message = k.d.rejectAs(queue, now, st, q.Attempt, q.nowhere.diagnosis, f)
 		})
 		return nil
 	})
@@ -155,6 +173,9 @@ func (k *asker) reject(ctx context.Context, q *question, of func(*cluster.Profil
 		return
 	case !runs:
 		k.over(q, tracedGone)
+		return
+	case len(asks) > 0:
+		k.add(ctx, []*question{q})
 		return
 	}
 	k.d.s.binding.end(q.ID, q.popped)

@@ -33,6 +33,8 @@ type attempt struct {
 
 	// refused is what extenders have said of its last attempt, which this one goes on with; nil: nothing.
 	refused *refusal
+	// said is what plugins of others that come before preemption have said of its last attempt; nil: they have not been asked.
+	said *said
 
 	tries []string // drivers that have not detached volumes in time, which its preemption is to tell more of
 	// doubted: one of the drivers of its volumes has not, and it is to evict only whom kube-scheduler would.
@@ -84,6 +86,7 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 		a.Attempt, a.open, a.alone = batch[i], true, d.alone.take(batch[i].UID)
 		a.claims = claimsOf(st, a.Subject) > 0
 		a.refused = d.asker.takeRefusal(&a.Attempt, st.Version().Epoch)
+		a.said = d.asker.takeSaid(&a.Attempt, st.Version().Epoch)
 		c.attempts[i] = a
 		if a.alone {
 			alone[a.Subject] = true
@@ -306,7 +309,7 @@ func (c *cycle) diagnosis(a *attempt) pending.Diagnosis {
 		if a.refused.version.Less(d.Version) {
 			d.Version = a.refused.version
 		}
-		if a.Again { // since they were asked: nobody is this time
+		if a.Again || a.refused.again { // since they were asked: nobody is this time
 			d.Version = cluster.Version{}
 		}
 	}

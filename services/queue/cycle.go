@@ -68,6 +68,7 @@ type cycle struct {
 	progress  int             // attempts that are placed, unschedulable or in backoff
 	busy      time.Duration   // how long to leave the workers alone, which have refused a question
 	stillVain map[string]vain // what driver.vain becomes, of those of the batch that the binder has come to something about
+	toAsk     []*question     // of pods that fit nowhere, and for which plugins of others are to look for a way
 }
 
 // run takes the batch through filter, score and commit, and then makes room for pods that fit nowhere. Pods that get no
@@ -307,6 +308,7 @@ func (c *cycle) shelveBorrowers(ctx context.Context) error {
 // A pod of which nothing is known but what was said of another is tried again, by itself, if the two have come to differ. So is one that would be
 // told what is true no more.
 func (c *cycle) shelve(ctx context.Context, pods []*attempt) error {
+	defer c.askPostFilters(ctx)
 	var outdated []*attempt
 	if slices.ContainsFunc(pods, (*attempt).borrows) {
 		if err := c.catchUp(ctx); err != nil {
@@ -367,12 +369,16 @@ func (c *cycle) read(ctx context.Context, fn func(*cluster.State)) error {
 }
 
 // reject makes a pod unschedulable, with the verdicts of the filter-workers and what has come of PostFilter,
-// unless what was said was perhaps about another node.
+// unless what was said was perhaps about another node, or plugins of others are to be asked yet: see askPostFilters.
 func (c *cycle) reject(q *pending.Queue, now time.Time, st *cluster.State, a *attempt, f postFilter) {
-	diagnosis := c.diagnosis(a)
 	if on := a.onNode; on != nil && st.Nodes.ByName(on.name) != on.Node {
 		return
 	}
+	if len(f.asks) > 0 {
+		c.leaveNowhere(q, a, f)
+		return
+	}
+	diagnosis := c.diagnosis(a)
 	message := c.rejectAs(q, now, st, a.Attempt, diagnosis, f)
 	c.progress++
 	c.decided(a, resultUnschedulable, message)

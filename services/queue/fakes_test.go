@@ -309,6 +309,8 @@ type binder struct {
 	preempting func(n int, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 	// agreeing answers what extenders say of a preemption by which preempting says that they are to be asked.
 	agreeing func(ctx context.Context, name string, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
+	// looking answers what plugins have done that look for a way.
+	looking func(ctx context.Context, name string, request *binderv1.AskPostFilterRequest) (*binderv1.AskPostFilterResponse, error)
 }
 
 func (b *binder) Commit(_ context.Context, request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
@@ -455,6 +457,21 @@ func (b *binder) AskPreempt(ctx context.Context, request *binderv1.AskPreemptReq
 	defer b.ledger.mu.RUnlock()
 	response.Version = wire.ToVersion(b.ledger.st.Version())
 	return &binderv1.AskPreemptResponse{Preemption: response}, nil
+}
+
+// AskPostFilter has the test answer, without a lock.
+func (b *binder) AskPostFilter(ctx context.Context, request *binderv1.AskPostFilterRequest) (*binderv1.AskPostFilterResponse, error) {
+	b.mu.Lock()
+	looking := b.looking
+	b.mu.Unlock()
+	response, err := looking(ctx, strings.TrimPrefix(request.GetPod().GetUid(), "uid-"), request)
+	if err != nil {
+		return nil, err
+	}
+	b.ledger.mu.RLock()
+	defer b.ledger.mu.RUnlock()
+	response.Version = wire.ToVersion(b.ledger.st.Version())
+	return response, nil
 }
 
 // Preempt marks the victims, which stay until the test has them evicted.

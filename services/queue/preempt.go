@@ -30,6 +30,9 @@ type postFilter struct {
 	clear    bool             // it is to be nominated to no node any more
 	keepers  engine.Rejectors // keep it from preempting
 	asked    bool             // extenders have been asked, and nobody goes
+	asks     []string         // plugins of others that are to be asked yet
+	behind   bool             // these are: behind preemption, and not before all else
+	why      string           // if so, what preemption has said
 
 	detaching bool // it waits for volumes to be detached from the node that it is nominated to
 	gaveUp    bool // it has done so for too long: it is to be tried again as soon as it is nominated no more
@@ -52,6 +55,9 @@ func (c *cycle) postFilter(st *cluster.State, a *attempt, now time.Time) postFil
 	if profile == nil || len(profile.PostFilters) == 0 {
 		return postFilter{clear: true}
 	}
+	if before, _ := engine.ForeignPostFilters(profile); len(before) > 0 && a.said == nil {
+		return postFilter{asks: before}
+	}
 	why, ok := c.s.cfg.Evaluator.Preempts(st, a.ID)
 	if ok {
 		return postFilter{preempts: true}
@@ -59,7 +65,7 @@ func (c *cycle) postFilter(st *cluster.State, a *attempt, now time.Time) postFil
 	if why != "" {
 		c.preempted(a, preemptionNotEligible, statusUnschedulable, 0)
 	}
-	f := postFilter{message: engine.PostFilterMessage(profile, why), detaching: engine.AwaitsDetachment(why)}
+	f := a.said.heard(profile, why, postFilter{detaching: engine.AwaitsDetachment(why)})
 	if f.detaching && !a.Detaching.IsZero() && now.Sub(a.Detaching) >= detachFor {
 		f.detaching, f.clear, f.gaveUp = false, true, true
 		c.sh.doubt(c.s.cfg.Evaluator.UndetachedDrivers(st, a.ID), now)
@@ -173,10 +179,11 @@ type noRoom struct {
 
 // rejectPreemptor makes a pod unschedulable for which there is no room to be made.
 func (c *cycle) rejectPreemptor(ctx context.Context, a *attempt, none noRoom) error {
+	defer c.askPostFilters(ctx)
 	return c.read(ctx, func(st *cluster.State) {
 		f := postFilter{clear: true, keepers: none.keepers}
 		if profile := st.Profile(a.signature.profile); profile != nil {
-			f.message = engine.PostFilterMessage(profile, none.why)
+			f = a.said.heard(profile, none.why, f)
 		}
 		c.sh.with(func(q *pending.Queue, now time.Time) { c.reject(q, now, st, a, f) })
 	})

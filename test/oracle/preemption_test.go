@@ -180,7 +180,7 @@ func (w *world) preempt(id cluster.PodID, ranges []cluster.Range, fit string) *p
 		out.Ineligible = says
 	}
 	out.Text = fit
-	if said := engine.PostFilterMessage(profile, says); said != "" && len(out.Candidates) == 0 {
+	if said := engine.PostFilterMessage(profile, says, nil); said != "" && len(out.Candidates) == 0 {
 		out.Text += " " + said
 	}
 	return out

@@ -49,6 +49,7 @@ func FuzzDrainMemberRPC(f *testing.F)     { fuzz(f, "DrainMember") }
 func FuzzCommitRPC(f *testing.F)              { fuzz(f, "Commit") }
 func FuzzAskRPC(f *testing.F)                 { fuzz(f, "Ask") }
 func FuzzAskPreemptRPC(f *testing.F)          { fuzz(f, "AskPreempt") }
+func FuzzAskPostFilterRPC(f *testing.F)       { fuzz(f, "AskPostFilter") }
 func FuzzReportRPC(f *testing.F)              { fuzz(f, "Report") }
 func FuzzPreemptRPC(f *testing.F)             { fuzz(f, "Preempt") }
 func FuzzFilterRPC(f *testing.F)              { fuzz(f, "Filter") }

@@ -183,6 +183,79 @@ func (PreemptResponse_Result) EnumDescriptor() ([]byte, []int) {
 	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{14, 0}
 }
 
+// Result tells the outcomes apart.
+type AskPostFilterResponse_Result int32
+
+const (
+	// Never sent.
+	AskPostFilterResponse_RESULT_UNSPECIFIED AskPostFilterResponse_Result = 0
+	// They have found no way: whoever comes next at PostFilter is asked.
+	AskPostFilterResponse_RESULT_NONE AskPostFilterResponse_Result = 1
+	// They have found no way, or have failed, and nobody else is asked.
+	AskPostFilterResponse_RESULT_ENDS AskPostFilterResponse_Result = 2
+	// They have found one, and the pod is nominated: that is reported.
+	AskPostFilterResponse_RESULT_NOMINATED AskPostFilterResponse_Result = 3
+	// They have found one, without a node.
+	AskPostFilterResponse_RESULT_SUCCESS AskPostFilterResponse_Result = 4
+	// Nothing was done, or what was done is of no use any more: run the pod again at `version`.
+	AskPostFilterResponse_RESULT_RETRY AskPostFilterResponse_Result = 5
+	// The pod is gone, deleted, placed or gated, or pods are evicted for it already: the replica will tell.
+	AskPostFilterResponse_RESULT_GONE AskPostFilterResponse_Result = 6
+	// Nothing was done: the pod cannot be read, or who filters nodes has failed. It backs off.
+	AskPostFilterResponse_RESULT_FAILED AskPostFilterResponse_Result = 7
+)
+
+// Enum value maps for AskPostFilterResponse_Result.
+var (
+	AskPostFilterResponse_Result_name = map[int32]string{
+		0: "RESULT_UNSPECIFIED",
+		1: "RESULT_NONE",
+		2: "RESULT_ENDS",
+		3: "RESULT_NOMINATED",
+		4: "RESULT_SUCCESS",
+		5: "RESULT_RETRY",
+		6: "RESULT_GONE",
+		7: "RESULT_FAILED",
+	}
+	AskPostFilterResponse_Result_value = map[string]int32{
+		"RESULT_UNSPECIFIED": 0,
+		"RESULT_NONE":        1,
+		"RESULT_ENDS":        2,
+		"RESULT_NOMINATED":   3,
+		"RESULT_SUCCESS":     4,
+		"RESULT_RETRY":       5,
+		"RESULT_GONE":        6,
+		"RESULT_FAILED":      7,
+	}
+)
+
+func (x AskPostFilterResponse_Result) Enum() *AskPostFilterResponse_Result {
+	p := new(AskPostFilterResponse_Result)
+	*p = x
+	return p
+}
+
+func (x AskPostFilterResponse_Result) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AskPostFilterResponse_Result) Descriptor() protoreflect.EnumDescriptor {
+	return file_berth_binder_v1_binder_proto_enumTypes[2].Descriptor()
+}
+
+func (AskPostFilterResponse_Result) Type() protoreflect.EnumType {
+	return &file_berth_binder_v1_binder_proto_enumTypes[2]
+}
+
+func (x AskPostFilterResponse_Result) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AskPostFilterResponse_Result.Descriptor instead.
+func (AskPostFilterResponse_Result) EnumDescriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{16, 0}
+}
+
 // CommitRequest is one batch of a shard.
 type CommitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1303,6 +1376,170 @@ func (x *PreemptResponse) GetError() string {
 	return ""
 }
 
+// AskPostFilterRequest is one pod that fits nowhere.
+type AskPostFilterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard int32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The etcd revision at which its owner claimed it.
+	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
+	// The version at which it fits nowhere.
+	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The pod: why it fits nowhere is reported if it is nominated. Its attempt is the one that is reported.
+	Pod *PodReport `protobuf:"bytes,4,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The number of its attempt, from 1.
+	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The plugins, of its profile's at PostFilter, in order.
+	Plugins       []string `protobuf:"bytes,6,rep,name=plugins,proto3" json:"plugins,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskPostFilterRequest) Reset() {
+	*x = AskPostFilterRequest{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskPostFilterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskPostFilterRequest) ProtoMessage() {}
+
+func (x *AskPostFilterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskPostFilterRequest.ProtoReflect.Descriptor instead.
+func (*AskPostFilterRequest) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AskPostFilterRequest) GetShard() int32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *AskPostFilterRequest) GetShardRevision() int64 {
+	if x != nil {
+		return x.ShardRevision
+	}
+	return 0
+}
+
+func (x *AskPostFilterRequest) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *AskPostFilterRequest) GetPod() *PodReport {
+	if x != nil {
+		return x.Pod
+	}
+	return nil
+}
+
+func (x *AskPostFilterRequest) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *AskPostFilterRequest) GetPlugins() []string {
+	if x != nil {
+		return x.Plugins
+	}
+	return nil
+}
+
+// AskPostFilterResponse is what became of it.
+type AskPostFilterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version after it.
+	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// What.
+	Result AskPostFilterResponse_Result `protobuf:"varint,2,opt,name=result,proto3,enum=berth.binder.v1.AskPostFilterResponse_Result" json:"result,omitempty"`
+	// Why the plugins have found no way, as people are told it, or how they have failed; for RESULT_FAILED, how.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// The pod is to be nominated to no node any more.
+	ClearsNomination bool `protobuf:"varint,4,opt,name=clears_nomination,json=clearsNomination,proto3" json:"clears_nomination,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *AskPostFilterResponse) Reset() {
+	*x = AskPostFilterResponse{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskPostFilterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskPostFilterResponse) ProtoMessage() {}
+
+func (x *AskPostFilterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskPostFilterResponse.ProtoReflect.Descriptor instead.
+func (*AskPostFilterResponse) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *AskPostFilterResponse) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *AskPostFilterResponse) GetResult() AskPostFilterResponse_Result {
+	if x != nil {
+		return x.Result
+	}
+	return AskPostFilterResponse_RESULT_UNSPECIFIED
+}
+
+func (x *AskPostFilterResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *AskPostFilterResponse) GetClearsNomination() bool {
+	if x != nil {
+		return x.ClearsNomination
+	}
+	return false
+}
+
 var File_berth_binder_v1_binder_proto protoreflect.FileDescriptor
 
 const file_berth_binder_v1_binder_proto_rawDesc = "" +
@@ -1413,14 +1650,36 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"RESULT_ASK\x10\x04\x12\x17\n" +
 	"\x13RESULT_NO_CANDIDATE\x10\x05\x12\x11\n" +
 	"\rRESULT_FAILED\x10\x06\x12\x11\n" +
-	"\rRESULT_UNREAD\x10\a2\x8c\x03\n" +
+	"\rRESULT_UNREAD\x10\a\"\xe6\x01\n" +
+	"\x14AskPostFilterRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
+	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
+	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12,\n" +
+	"\x03pod\x18\x04 \x01(\v2\x1a.berth.binder.v1.PodReportR\x03pod\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\x05R\aattempt\x12\x18\n" +
+	"\aplugins\x18\x06 \x03(\tR\aplugins\"\xfb\x02\n" +
+	"\x15AskPostFilterResponse\x12/\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12E\n" +
+	"\x06result\x18\x02 \x01(\x0e2-.berth.binder.v1.AskPostFilterResponse.ResultR\x06result\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12+\n" +
+	"\x11clears_nomination\x18\x04 \x01(\bR\x10clearsNomination\"\xa2\x01\n" +
+	"\x06Result\x12\x16\n" +
+	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vRESULT_NONE\x10\x01\x12\x0f\n" +
+	"\vRESULT_ENDS\x10\x02\x12\x14\n" +
+	"\x10RESULT_NOMINATED\x10\x03\x12\x12\n" +
+	"\x0eRESULT_SUCCESS\x10\x04\x12\x10\n" +
+	"\fRESULT_RETRY\x10\x05\x12\x0f\n" +
+	"\vRESULT_GONE\x10\x06\x12\x11\n" +
+	"\rRESULT_FAILED\x10\a2\xec\x03\n" +
 	"\rBinderService\x12I\n" +
 	"\x06Commit\x12\x1e.berth.binder.v1.CommitRequest\x1a\x1f.berth.binder.v1.CommitResponse\x12I\n" +
 	"\x06Report\x12\x1e.berth.binder.v1.ReportRequest\x1a\x1f.berth.binder.v1.ReportResponse\x12L\n" +
 	"\aPreempt\x12\x1f.berth.binder.v1.PreemptRequest\x1a .berth.binder.v1.PreemptResponse\x12@\n" +
 	"\x03Ask\x12\x1b.berth.binder.v1.AskRequest\x1a\x1c.berth.binder.v1.AskResponse\x12U\n" +
 	"\n" +
-	"AskPreempt\x12\".berth.binder.v1.AskPreemptRequest\x1a#.berth.binder.v1.AskPreemptResponseB\xc8\x01\n" +
+	"AskPreempt\x12\".berth.binder.v1.AskPreemptRequest\x1a#.berth.binder.v1.AskPreemptResponse\x12^\n" +
+	"\rAskPostFilter\x12%.berth.binder.v1.AskPostFilterRequest\x1a&.berth.binder.v1.AskPostFilterResponseB\xc8\x01\n" +
 	"\x13com.berth.binder.v1B\vBinderProtoP\x01ZFgithub.com/berth-scheduler/berth/internal/gen/berth/binder/v1;binderv1\xa2\x02\x03BBX\xaa\x02\x0fBerth.Binder.V1\xca\x02\x0fBerth\\Binder\\V1\xe2\x02\x1bBerth\\Binder\\V1\\GPBMetadata\xea\x02\x11Berth::Binder::V1b\x06proto3"
 
 var (
@@ -1435,74 +1694,83 @@ func file_berth_binder_v1_binder_proto_rawDescGZIP() []byte {
 	return file_berth_binder_v1_binder_proto_rawDescData
 }
 
-var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_berth_binder_v1_binder_proto_goTypes = []any{
-	(Outcome_Result)(0),             // 0: berth.binder.v1.Outcome.Result
-	(PreemptResponse_Result)(0),     // 1: berth.binder.v1.PreemptResponse.Result
-	(*CommitRequest)(nil),           // 2: berth.binder.v1.CommitRequest
-	(*SubjectCandidates)(nil),       // 3: berth.binder.v1.SubjectCandidates
-	(*PodAttempt)(nil),              // 4: berth.binder.v1.PodAttempt
-	(*CommitResponse)(nil),          // 5: berth.binder.v1.CommitResponse
-	(*Outcome)(nil),                 // 6: berth.binder.v1.Outcome
-	(*AskRequest)(nil),              // 7: berth.binder.v1.AskRequest
-	(*AskResponse)(nil),             // 8: berth.binder.v1.AskResponse
-	(*AskedPod)(nil),                // 9: berth.binder.v1.AskedPod
-	(*ReportRequest)(nil),           // 10: berth.binder.v1.ReportRequest
-	(*PodReport)(nil),               // 11: berth.binder.v1.PodReport
-	(*ReportResponse)(nil),          // 12: berth.binder.v1.ReportResponse
-	(*PreemptRequest)(nil),          // 13: berth.binder.v1.PreemptRequest
-	(*AskPreemptRequest)(nil),       // 14: berth.binder.v1.AskPreemptRequest
-	(*AskPreemptResponse)(nil),      // 15: berth.binder.v1.AskPreemptResponse
-	(*PreemptResponse)(nil),         // 16: berth.binder.v1.PreemptResponse
-	(*v1.Version)(nil),              // 17: berth.log.v1.Version
-	(*v11.Subject)(nil),             // 18: berth.filter.v1.Subject
-	(*v12.Group)(nil),               // 19: berth.score.v1.Group
-	(*v11.VerdictCount)(nil),        // 20: berth.filter.v1.VerdictCount
-	(*v11.PreemptionCandidate)(nil), // 21: berth.filter.v1.PreemptionCandidate
+	(Outcome_Result)(0),               // 0: berth.binder.v1.Outcome.Result
+	(PreemptResponse_Result)(0),       // 1: berth.binder.v1.PreemptResponse.Result
+	(AskPostFilterResponse_Result)(0), // 2: berth.binder.v1.AskPostFilterResponse.Result
+	(*CommitRequest)(nil),             // 3: berth.binder.v1.CommitRequest
+	(*SubjectCandidates)(nil),         // 4: berth.binder.v1.SubjectCandidates
+	(*PodAttempt)(nil),                // 5: berth.binder.v1.PodAttempt
+	(*CommitResponse)(nil),            // 6: berth.binder.v1.CommitResponse
+	(*Outcome)(nil),                   // 7: berth.binder.v1.Outcome
+	(*AskRequest)(nil),                // 8: berth.binder.v1.AskRequest
+	(*AskResponse)(nil),               // 9: berth.binder.v1.AskResponse
+	(*AskedPod)(nil),                  // 10: berth.binder.v1.AskedPod
+	(*ReportRequest)(nil),             // 11: berth.binder.v1.ReportRequest
+	(*PodReport)(nil),                 // 12: berth.binder.v1.PodReport
+	(*ReportResponse)(nil),            // 13: berth.binder.v1.ReportResponse
+	(*PreemptRequest)(nil),            // 14: berth.binder.v1.PreemptRequest
+	(*AskPreemptRequest)(nil),         // 15: berth.binder.v1.AskPreemptRequest
+	(*AskPreemptResponse)(nil),        // 16: berth.binder.v1.AskPreemptResponse
+	(*PreemptResponse)(nil),           // 17: berth.binder.v1.PreemptResponse
+	(*AskPostFilterRequest)(nil),      // 18: berth.binder.v1.AskPostFilterRequest
+	(*AskPostFilterResponse)(nil),     // 19: berth.binder.v1.AskPostFilterResponse
+	(*v1.Version)(nil),                // 20: berth.log.v1.Version
+	(*v11.Subject)(nil),               // 21: berth.filter.v1.Subject
+	(*v12.Group)(nil),                 // 22: berth.score.v1.Group
+	(*v11.VerdictCount)(nil),          // 23: berth.filter.v1.VerdictCount
+	(*v11.PreemptionCandidate)(nil),   // 24: berth.filter.v1.PreemptionCandidate
 }
 var file_berth_binder_v1_binder_proto_depIdxs = []int32{
-	17, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
-	3,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
-	4,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
-	18, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
-	19, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
-	17, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
-	6,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
+	20, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
+	4,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
+	5,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
+	21, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
+	22, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
+	20, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
+	7,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
 	0,  // 7: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
-	17, // 8: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
-	4,  // 9: berth.binder.v1.AskRequest.more:type_name -> berth.binder.v1.PodAttempt
-	17, // 10: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
-	6,  // 11: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
-	20, // 12: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
-	9,  // 13: berth.binder.v1.AskResponse.more:type_name -> berth.binder.v1.AskedPod
-	17, // 14: berth.binder.v1.AskedPod.version:type_name -> berth.log.v1.Version
-	6,  // 15: berth.binder.v1.AskedPod.outcome:type_name -> berth.binder.v1.Outcome
-	20, // 16: berth.binder.v1.AskedPod.refusals:type_name -> berth.filter.v1.VerdictCount
-	11, // 17: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
-	17, // 18: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
-	11, // 19: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
-	21, // 20: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
-	17, // 21: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
-	13, // 22: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
-	16, // 23: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
-	17, // 24: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
+	20, // 8: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
+	5,  // 9: berth.binder.v1.AskRequest.more:type_name -> berth.binder.v1.PodAttempt
+	20, // 10: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
+	7,  // 11: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
+	23, // 12: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
+	10, // 13: berth.binder.v1.AskResponse.more:type_name -> berth.binder.v1.AskedPod
+	20, // 14: berth.binder.v1.AskedPod.version:type_name -> berth.log.v1.Version
+	7,  // 15: berth.binder.v1.AskedPod.outcome:type_name -> berth.binder.v1.Outcome
+	23, // 16: berth.binder.v1.AskedPod.refusals:type_name -> berth.filter.v1.VerdictCount
+	12, // 17: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
+	20, // 18: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
+	12, // 19: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
+	24, // 20: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
+	20, // 21: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
+	14, // 22: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
+	17, // 23: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
+	20, // 24: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
 	1,  // 25: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
-	2,  // 26: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
-	10, // 27: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
-	13, // 28: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
-	7,  // 29: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
-	14, // 30: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
-	5,  // 31: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
-	12, // 32: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
-	16, // 33: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
-	8,  // 34: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
-	15, // 35: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
-	31, // [31:36] is the sub-list for method output_type
-	26, // [26:31] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	20, // 26: berth.binder.v1.AskPostFilterRequest.version:type_name -> berth.log.v1.Version
+	12, // 27: berth.binder.v1.AskPostFilterRequest.pod:type_name -> berth.binder.v1.PodReport
+	20, // 28: berth.binder.v1.AskPostFilterResponse.version:type_name -> berth.log.v1.Version
+	2,  // 29: berth.binder.v1.AskPostFilterResponse.result:type_name -> berth.binder.v1.AskPostFilterResponse.Result
+	3,  // 30: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
+	11, // 31: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
+	14, // 32: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
+	8,  // 33: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
+	15, // 34: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
+	18, // 35: berth.binder.v1.BinderService.AskPostFilter:input_type -> berth.binder.v1.AskPostFilterRequest
+	6,  // 36: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
+	13, // 37: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
+	17, // 38: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
+	9,  // 39: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
+	16, // 40: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
+	19, // 41: berth.binder.v1.BinderService.AskPostFilter:output_type -> berth.binder.v1.AskPostFilterResponse
+	36, // [36:42] is the sub-list for method output_type
+	30, // [30:36] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_berth_binder_v1_binder_proto_init() }
@@ -1515,8 +1783,8 @@ func file_berth_binder_v1_binder_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_binder_v1_binder_proto_rawDesc), len(file_berth_binder_v1_binder_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   15,
+			NumEnums:      3,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,11 +21,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	BinderService_Commit_FullMethodName     = "/berth.binder.v1.BinderService/Commit"
-	BinderService_Report_FullMethodName     = "/berth.binder.v1.BinderService/Report"
-	BinderService_Preempt_FullMethodName    = "/berth.binder.v1.BinderService/Preempt"
-	BinderService_Ask_FullMethodName        = "/berth.binder.v1.BinderService/Ask"
-	BinderService_AskPreempt_FullMethodName = "/berth.binder.v1.BinderService/AskPreempt"
+	BinderService_Commit_FullMethodName        = "/berth.binder.v1.BinderService/Commit"
+	BinderService_Report_FullMethodName        = "/berth.binder.v1.BinderService/Report"
+	BinderService_Preempt_FullMethodName       = "/berth.binder.v1.BinderService/Preempt"
+	BinderService_Ask_FullMethodName           = "/berth.binder.v1.BinderService/Ask"
+	BinderService_AskPreempt_FullMethodName    = "/berth.binder.v1.BinderService/AskPreempt"
+	BinderService_AskPostFilter_FullMethodName = "/berth.binder.v1.BinderService/AskPostFilter"
 )
 
 // BinderServiceClient is the client API for BinderService service.
@@ -60,6 +61,9 @@ type BinderServiceClient interface {
 	// best preemption that they leave. It answers when that is known: each extender is asked about one pod at a time.
 	// It is idempotent per pod and attempt. Errors as of Preempt, and of Ask.
 	AskPreempt(ctx context.Context, in *AskPreemptRequest, opts ...grpc.CallOption) (*AskPreemptResponse, error)
+	// AskPostFilter has plugin services look for a way for a pod that fits nowhere. It answers when they have: each is asked about one pod at a time.
+	// Errors as of Preempt, and of Ask.
+	AskPostFilter(ctx context.Context, in *AskPostFilterRequest, opts ...grpc.CallOption) (*AskPostFilterResponse, error)
 }
 
 type binderServiceClient struct {
@@ -120,6 +124,16 @@ func (c *binderServiceClient) AskPreempt(ctx context.Context, in *AskPreemptRequ
 	return out, nil
 }
 
+func (c *binderServiceClient) AskPostFilter(ctx context.Context, in *AskPostFilterRequest, opts ...grpc.CallOption) (*AskPostFilterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AskPostFilterResponse)
+	err := c.cc.Invoke(ctx, BinderService_AskPostFilter_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BinderServiceServer is the server API for BinderService service.
 // All implementations must embed UnimplementedBinderServiceServer
 // for forward compatibility.
@@ -152,6 +166,9 @@ type BinderServiceServer interface {
 	// best preemption that they leave. It answers when that is known: each extender is asked about one pod at a time.
 	// It is idempotent per pod and attempt. Errors as of Preempt, and of Ask.
 	AskPreempt(context.Context, *AskPreemptRequest) (*AskPreemptResponse, error)
+	// AskPostFilter has plugin services look for a way for a pod that fits nowhere. It answers when they have: each is asked about one pod at a time.
+	// Errors as of Preempt, and of Ask.
+	AskPostFilter(context.Context, *AskPostFilterRequest) (*AskPostFilterResponse, error)
 	mustEmbedUnimplementedBinderServiceServer()
 }
 
@@ -176,6 +193,9 @@ func (UnimplementedBinderServiceServer) Ask(context.Context, *AskRequest) (*AskR
 }
 func (UnimplementedBinderServiceServer) AskPreempt(context.Context, *AskPreemptRequest) (*AskPreemptResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AskPreempt not implemented")
+}
+func (UnimplementedBinderServiceServer) AskPostFilter(context.Context, *AskPostFilterRequest) (*AskPostFilterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AskPostFilter not implemented")
 }
 func (UnimplementedBinderServiceServer) mustEmbedUnimplementedBinderServiceServer() {}
 func (UnimplementedBinderServiceServer) testEmbeddedByValue()                       {}
@@ -288,6 +308,24 @@ func _BinderService_AskPreempt_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BinderService_AskPostFilter_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AskPostFilterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BinderServiceServer).AskPostFilter(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BinderService_AskPostFilter_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BinderServiceServer).AskPostFilter(ctx, req.(*AskPostFilterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // BinderService_ServiceDesc is the grpc.ServiceDesc for BinderService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -314,6 +352,10 @@ var BinderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AskPreempt",
 			Handler:    _BinderService_AskPreempt_Handler,
+		},
+		{
+			MethodName: "AskPostFilter",
+			Handler:    _BinderService_AskPostFilter_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -262,7 +262,9 @@ type PluginDescription struct {
 	// It acts before a bind: STEP_PRE_BIND.
 	PreBinds bool `protobuf:"varint,8,opt,name=pre_binds,json=preBinds,proto3" json:"pre_binds,omitempty"`
 	// It acts behind a bind: STEP_POST_BIND.
-	PostBinds     bool `protobuf:"varint,9,opt,name=post_binds,json=postBinds,proto3" json:"post_binds,omitempty"`
+	PostBinds bool `protobuf:"varint,9,opt,name=post_binds,json=postBinds,proto3" json:"post_binds,omitempty"`
+	// It looks for a way for pods that fit nowhere.
+	PostFilters   bool `protobuf:"varint,10,opt,name=post_filters,json=postFilters,proto3" json:"post_filters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -356,6 +358,13 @@ func (x *PluginDescription) GetPreBinds() bool {
 func (x *PluginDescription) GetPostBinds() bool {
 	if x != nil {
 		return x.PostBinds
+	}
+	return false
+}
+
+func (x *PluginDescription) GetPostFilters() bool {
+	if x != nil {
+		return x.PostFilters
 	}
 	return false
 }
@@ -1084,8 +1093,16 @@ type Question struct {
 	// The plugins that score nodes that none of filters has refused. A question of its own asks those with NORMALIZATION_OWN, and has no filters: none refuses a node of it, as they have been
 	// asked before.
 	Scores []string `protobuf:"bytes,3,rep,name=scores,proto3" json:"scores,omitempty"`
-	// The nodes. Each can run the pod as far as all other plugins are concerned.
-	Nodes         []int32 `protobuf:"varint,4,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
+	// The nodes. Each can run the pod as far as all other plugins are concerned. With post_filters, none can, and verdicts say why.
+	Nodes []int32 `protobuf:"varint,4,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
+	// A pod of the kind fits nowhere: the plugins that look for a way to change that, in the order of the profile, kube-scheduler's PostFilter. It is a question of its own, without filters and scores. Unlike
+	// those, what they do may change things: it is asked once for an attempt of a pod, unless nobody knows what became of it.
+	PostFilters []string `protobuf:"bytes,5,rep,name=post_filters,json=postFilters,proto3" json:"post_filters,omitempty"`
+	// With post_filters: for each of nodes, in order, which of refusals says why it cannot run the pod, counted from 1. nodes has those that could if pods were evicted from them; the refusals of all others
+	// are unresolvable.
+	Verdicts []uint32 `protobuf:"varint,6,rep,packed,name=verdicts,proto3" json:"verdicts,omitempty"`
+	// What verdicts name.
+	Refusals      []*Refusal `protobuf:"bytes,7,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1144,6 +1161,27 @@ func (x *Question) GetScores() []string {
 func (x *Question) GetNodes() []int32 {
 	if x != nil {
 		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Question) GetPostFilters() []string {
+	if x != nil {
+		return x.PostFilters
+	}
+	return nil
+}
+
+func (x *Question) GetVerdicts() []uint32 {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+func (x *Question) GetRefusals() []*Refusal {
+	if x != nil {
+		return x.Refusals
 	}
 	return nil
 }
@@ -1212,8 +1250,10 @@ type Answer struct {
 	Refusals []*Refusal `protobuf:"bytes,2,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	// For each plugin of scores, in order, its scores.
 	Scores []*Scores `protobuf:"bytes,3,rep,name=scores,proto3" json:"scores,omitempty"`
-	// The question could not be answered: attempts of the pods concerned fail with this text. At most 1 KiB.
-	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// The question could not be answered: attempts of the pods concerned fail with this text. Of post_filters: a plugin has failed, and it ends what people are told of the pod. At most 1 KiB.
+	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// What has come of post_filters.
+	PostFiltered  *PostFiltered `protobuf:"bytes,5,opt,name=post_filtered,json=postFiltered,proto3" json:"post_filtered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1276,6 +1316,95 @@ func (x *Answer) GetError() string {
 	return ""
 }
 
+func (x *Answer) GetPostFiltered() *PostFiltered {
+	if x != nil {
+		return x.PostFiltered
+	}
+	return nil
+}
+
+// PostFiltered is what plugins have done for a pod that fits nowhere.
+type PostFiltered struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pod will fit: kube-scheduler's Success. No further plugin is asked, and no pod evicted for it by Berth. It is tried again when something has changed.
+	Success bool `protobuf:"varint,1,opt,name=success,proto3" json:"success,omitempty"`
+	// The node that it is nominated to: room there is for it, and no pod of a lower priority. "": none.
+	Nominated string `protobuf:"bytes,2,opt,name=nominated,proto3" json:"nominated,omitempty"`
+	// It is nominated to none any more.
+	ClearsNomination bool `protobuf:"varint,3,opt,name=clears_nomination,json=clearsNomination,proto3" json:"clears_nomination,omitempty"`
+	// Without success, nothing else is tried, either: kube-scheduler's UnschedulableAndUnresolvable.
+	Unresolvable bool `protobuf:"varint,4,opt,name=unresolvable,proto3" json:"unresolvable,omitempty"`
+	// Without success, why not, in a few words: it ends what people are told of the pod. At most 1 KiB.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PostFiltered) Reset() {
+	*x = PostFiltered{}
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PostFiltered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PostFiltered) ProtoMessage() {}
+
+func (x *PostFiltered) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PostFiltered.ProtoReflect.Descriptor instead.
+func (*PostFiltered) Descriptor() ([]byte, []int) {
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PostFiltered) GetSuccess() bool {
+	if x != nil {
+		return x.Success
+	}
+	return false
+}
+
+func (x *PostFiltered) GetNominated() string {
+	if x != nil {
+		return x.Nominated
+	}
+	return ""
+}
+
+func (x *PostFiltered) GetClearsNomination() bool {
+	if x != nil {
+		return x.ClearsNomination
+	}
+	return false
+}
+
+func (x *PostFiltered) GetUnresolvable() bool {
+	if x != nil {
+		return x.Unresolvable
+	}
+	return false
+}
+
+func (x *PostFiltered) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Refusal says why nodes cannot run a pod.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1291,7 +1420,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[15]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1432,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[15]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1445,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{15}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Refusal) GetPlugin() string {
@@ -1351,7 +1480,7 @@ type Scores struct {
 
 func (x *Scores) Reset() {
 	*x = Scores{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[16]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1492,7 @@ func (x *Scores) String() string {
 func (*Scores) ProtoMessage() {}
 
 func (x *Scores) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[16]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1505,7 @@ func (x *Scores) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scores.ProtoReflect.Descriptor instead.
 func (*Scores) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{16}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Scores) GetScores() []int32 {
@@ -1408,7 +1537,7 @@ type PlaceRequest struct {
 
 func (x *PlaceRequest) Reset() {
 	*x = PlaceRequest{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[17]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1420,7 +1549,7 @@ func (x *PlaceRequest) String() string {
 func (*PlaceRequest) ProtoMessage() {}
 
 func (x *PlaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[17]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1433,7 +1562,7 @@ func (x *PlaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceRequest.ProtoReflect.Descriptor instead.
 func (*PlaceRequest) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{17}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlaceRequest) GetId() int64 {
@@ -1499,7 +1628,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[18]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1640,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[18]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1653,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{18}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Placement) GetUid() string {
@@ -1592,7 +1721,7 @@ type PlaceResponse struct {
 
 func (x *PlaceResponse) Reset() {
 	*x = PlaceResponse{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1733,7 @@ func (x *PlaceResponse) String() string {
 func (*PlaceResponse) ProtoMessage() {}
 
 func (x *PlaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1746,7 @@ func (x *PlaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceResponse.ProtoReflect.Descriptor instead.
 func (*PlaceResponse) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{19}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlaceResponse) GetId() int64 {
@@ -1675,7 +1804,7 @@ type Rejection struct {
 
 func (x *Rejection) Reset() {
 	*x = Rejection{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1816,7 @@ func (x *Rejection) String() string {
 func (*Rejection) ProtoMessage() {}
 
 func (x *Rejection) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1829,7 @@ func (x *Rejection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejection.ProtoReflect.Descriptor instead.
 func (*Rejection) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{20}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Rejection) GetPlugin() string {
@@ -1725,7 +1854,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x0fDescribeRequest\"n\n" +
 	"\x10DescribeResponse\x12<\n" +
 	"\aplugins\x18\x01 \x03(\v2\".berth.plugin.v1.PluginDescriptionR\aplugins\x12\x1c\n" +
-	"\tactivates\x18\x02 \x01(\bR\tactivates\"\xca\x02\n" +
+	"\tactivates\x18\x02 \x01(\bR\tactivates\"\xed\x02\n" +
 	"\x11PluginDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\afilters\x18\x02 \x01(\bR\afilters\x12\x16\n" +
@@ -1736,7 +1865,9 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\apermits\x18\a \x01(\bR\apermits\x12\x1b\n" +
 	"\tpre_binds\x18\b \x01(\bR\bpreBinds\x12\x1d\n" +
 	"\n" +
-	"post_binds\x18\t \x01(\bR\tpostBinds\"\xaa\x01\n" +
+	"post_binds\x18\t \x01(\bR\tpostBinds\x12!\n" +
+	"\fpost_filters\x18\n" +
+	" \x01(\bR\vpostFilters\"\xaa\x01\n" +
 	"\fDependencies\x12\x1c\n" +
 	"\trequested\x18\x01 \x01(\bR\trequested\x12\x12\n" +
 	"\x04pods\x18\x02 \x01(\bR\x04pods\x12\x18\n" +
@@ -1802,20 +1933,30 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\tPlacedPod\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04kind\x18\x03 \x01(\x05R\x04kind\"f\n" +
+	"\x04kind\x18\x03 \x01(\x05R\x04kind\"\xdb\x01\n" +
 	"\bQuestion\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x18\n" +
 	"\afilters\x18\x02 \x03(\tR\afilters\x12\x16\n" +
 	"\x06scores\x18\x03 \x03(\tR\x06scores\x12\x14\n" +
-	"\x05nodes\x18\x04 \x03(\x05R\x05nodes\"R\n" +
+	"\x05nodes\x18\x04 \x03(\x05R\x05nodes\x12!\n" +
+	"\fpost_filters\x18\x05 \x03(\tR\vpostFilters\x12\x1a\n" +
+	"\bverdicts\x18\x06 \x03(\rR\bverdicts\x124\n" +
+	"\brefusals\x18\a \x03(\v2\x18.berth.plugin.v1.RefusalR\brefusals\"R\n" +
 	"\rJudgeResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x121\n" +
-	"\aanswers\x18\x02 \x03(\v2\x17.berth.plugin.v1.AnswerR\aanswers\"\xa1\x01\n" +
+	"\aanswers\x18\x02 \x03(\v2\x17.berth.plugin.v1.AnswerR\aanswers\"\xe5\x01\n" +
 	"\x06Answer\x12\x1a\n" +
 	"\bverdicts\x18\x01 \x03(\rR\bverdicts\x124\n" +
 	"\brefusals\x18\x02 \x03(\v2\x18.berth.plugin.v1.RefusalR\brefusals\x12/\n" +
 	"\x06scores\x18\x03 \x03(\v2\x17.berth.plugin.v1.ScoresR\x06scores\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"]\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12B\n" +
+	"\rpost_filtered\x18\x05 \x01(\v2\x1d.berth.plugin.v1.PostFilteredR\fpostFiltered\"\xaf\x01\n" +
+	"\fPostFiltered\x12\x18\n" +
+	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x1c\n" +
+	"\tnominated\x18\x02 \x01(\tR\tnominated\x12+\n" +
+	"\x11clears_nomination\x18\x03 \x01(\bR\x10clearsNomination\x12\"\n" +
+	"\funresolvable\x18\x04 \x01(\bR\funresolvable\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"]\n" +
 	"\aRefusal\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
@@ -1877,7 +2018,7 @@ func file_berth_plugin_v1_plugin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_plugin_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	(Normalization)(0),        // 0: berth.plugin.v1.Normalization
 	(Step)(0),                 // 1: berth.plugin.v1.Step
@@ -1896,17 +2037,18 @@ var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	(*Question)(nil),          // 14: berth.plugin.v1.Question
 	(*JudgeResponse)(nil),     // 15: berth.plugin.v1.JudgeResponse
 	(*Answer)(nil),            // 16: berth.plugin.v1.Answer
-	(*Refusal)(nil),           // 17: berth.plugin.v1.Refusal
-	(*Scores)(nil),            // 18: berth.plugin.v1.Scores
-	(*PlaceRequest)(nil),      // 19: berth.plugin.v1.PlaceRequest
-	(*Placement)(nil),         // 20: berth.plugin.v1.Placement
-	(*PlaceResponse)(nil),     // 21: berth.plugin.v1.PlaceResponse
-	(*Rejection)(nil),         // 22: berth.plugin.v1.Rejection
-	nil,                       // 23: berth.plugin.v1.Kind.LabelsEntry
-	nil,                       // 24: berth.plugin.v1.Kind.RequestedEntry
-	nil,                       // 25: berth.plugin.v1.Node.RequestedEntry
-	nil,                       // 26: berth.plugin.v1.NodeSpec.LabelsEntry
-	nil,                       // 27: berth.plugin.v1.NodeSpec.AllocatableEntry
+	(*PostFiltered)(nil),      // 17: berth.plugin.v1.PostFiltered
+	(*Refusal)(nil),           // 18: berth.plugin.v1.Refusal
+	(*Scores)(nil),            // 19: berth.plugin.v1.Scores
+	(*PlaceRequest)(nil),      // 20: berth.plugin.v1.PlaceRequest
+	(*Placement)(nil),         // 21: berth.plugin.v1.Placement
+	(*PlaceResponse)(nil),     // 22: berth.plugin.v1.PlaceResponse
+	(*Rejection)(nil),         // 23: berth.plugin.v1.Rejection
+	nil,                       // 24: berth.plugin.v1.Kind.LabelsEntry
+	nil,                       // 25: berth.plugin.v1.Kind.RequestedEntry
+	nil,                       // 26: berth.plugin.v1.Node.RequestedEntry
+	nil,                       // 27: berth.plugin.v1.NodeSpec.LabelsEntry
+	nil,                       // 28: berth.plugin.v1.NodeSpec.AllocatableEntry
 }
 var file_berth_plugin_v1_plugin_proto_depIdxs = []int32{
 	4,  // 0: berth.plugin.v1.DescribeResponse.plugins:type_name -> berth.plugin.v1.PluginDescription
@@ -1917,32 +2059,34 @@ var file_berth_plugin_v1_plugin_proto_depIdxs = []int32{
 	10, // 5: berth.plugin.v1.JudgeRequest.nodes:type_name -> berth.plugin.v1.Node
 	14, // 6: berth.plugin.v1.JudgeRequest.questions:type_name -> berth.plugin.v1.Question
 	8,  // 7: berth.plugin.v1.Profile.arguments:type_name -> berth.plugin.v1.PluginArguments
-	23, // 8: berth.plugin.v1.Kind.labels:type_name -> berth.plugin.v1.Kind.LabelsEntry
-	24, // 9: berth.plugin.v1.Kind.requested:type_name -> berth.plugin.v1.Kind.RequestedEntry
+	24, // 8: berth.plugin.v1.Kind.labels:type_name -> berth.plugin.v1.Kind.LabelsEntry
+	25, // 9: berth.plugin.v1.Kind.requested:type_name -> berth.plugin.v1.Kind.RequestedEntry
 	11, // 10: berth.plugin.v1.Node.spec:type_name -> berth.plugin.v1.NodeSpec
-	25, // 11: berth.plugin.v1.Node.requested:type_name -> berth.plugin.v1.Node.RequestedEntry
+	26, // 11: berth.plugin.v1.Node.requested:type_name -> berth.plugin.v1.Node.RequestedEntry
 	13, // 12: berth.plugin.v1.Node.added:type_name -> berth.plugin.v1.PlacedPod
-	26, // 13: berth.plugin.v1.NodeSpec.labels:type_name -> berth.plugin.v1.NodeSpec.LabelsEntry
+	27, // 13: berth.plugin.v1.NodeSpec.labels:type_name -> berth.plugin.v1.NodeSpec.LabelsEntry
 	12, // 14: berth.plugin.v1.NodeSpec.taints:type_name -> berth.plugin.v1.Taint
-	27, // 15: berth.plugin.v1.NodeSpec.allocatable:type_name -> berth.plugin.v1.NodeSpec.AllocatableEntry
-	16, // 16: berth.plugin.v1.JudgeResponse.answers:type_name -> berth.plugin.v1.Answer
-	17, // 17: berth.plugin.v1.Answer.refusals:type_name -> berth.plugin.v1.Refusal
-	18, // 18: berth.plugin.v1.Answer.scores:type_name -> berth.plugin.v1.Scores
-	7,  // 19: berth.plugin.v1.PlaceRequest.profiles:type_name -> berth.plugin.v1.Profile
-	20, // 20: berth.plugin.v1.PlaceRequest.placement:type_name -> berth.plugin.v1.Placement
-	1,  // 21: berth.plugin.v1.PlaceRequest.step:type_name -> berth.plugin.v1.Step
-	22, // 22: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
-	2,  // 23: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
-	6,  // 24: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
-	19, // 25: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
-	3,  // 26: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
-	15, // 27: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
-	21, // 28: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
-	26, // [26:29] is the sub-list for method output_type
-	23, // [23:26] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	28, // 15: berth.plugin.v1.NodeSpec.allocatable:type_name -> berth.plugin.v1.NodeSpec.AllocatableEntry
+	18, // 16: berth.plugin.v1.Question.refusals:type_name -> berth.plugin.v1.Refusal
+	16, // 17: berth.plugin.v1.JudgeResponse.answers:type_name -> berth.plugin.v1.Answer
+	18, // 18: berth.plugin.v1.Answer.refusals:type_name -> berth.plugin.v1.Refusal
+	19, // 19: berth.plugin.v1.Answer.scores:type_name -> berth.plugin.v1.Scores
+	17, // 20: berth.plugin.v1.Answer.post_filtered:type_name -> berth.plugin.v1.PostFiltered
+	7,  // 21: berth.plugin.v1.PlaceRequest.profiles:type_name -> berth.plugin.v1.Profile
+	21, // 22: berth.plugin.v1.PlaceRequest.placement:type_name -> berth.plugin.v1.Placement
+	1,  // 23: berth.plugin.v1.PlaceRequest.step:type_name -> berth.plugin.v1.Step
+	23, // 24: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
+	2,  // 25: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
+	6,  // 26: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
+	20, // 27: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
+	3,  // 28: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
+	15, // 29: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
+	22, // 30: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
+	28, // [28:31] is the sub-list for method output_type
+	25, // [25:28] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_berth_plugin_v1_plugin_proto_init() }
@@ -1956,7 +2100,7 @@ func file_berth_plugin_v1_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_plugin_v1_plugin_proto_rawDesc), len(file_berth_plugin_v1_plugin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
