@@ -78,7 +78,7 @@ func TestAConfigurationEnablesCompiledInPluginsAsInKubeScheduler(t *testing.T) {
 profiles:
 - plugins:
     multiPoint: {enabled: [{name: Cheapest, weight: 3}, {name: Picky}]}
-    postFilter: {disabled: [{name: Picky}]}
+    preEnqueue: {disabled: [{name: Picky}]}
   pluginConfig:
   - {name: Picky, args: {currency: coins}}
 `)

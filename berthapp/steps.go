@@ -55,6 +55,7 @@ type placement struct {
 // stepPoints are where plugins take steps, in the words of a profile.
 var stepPoints = map[pluginv1.Step]string{
 	pluginv1.Step_STEP_RESERVE: "reserve", pluginv1.Step_STEP_UNRESERVE: "reserve", pluginv1.Step_STEP_PERMIT: "permit", pluginv1.Step_STEP_PRE_BIND: "preBind", pluginv1.Step_STEP_POST_BIND: "postBind",
+	pluginv1.Step_STEP_BIND: "bind",
 }
 
 // Tell has plugins see the cluster as it is, until somebody judges. The process has read the profiles.
@@ -145,6 +146,11 @@ func (s *steps) take(ctx context.Context, step *placeserver.Step, of *placement)
 			return nil, fwk.AsStatus(err)
 		}
 		status = s.preBind(ctx, of, node)
+	case pluginv1.Step_STEP_BIND:
+		if err := s.see(ctx); err != nil {
+			return nil, fwk.AsStatus(err)
+		}
+		status = s.bind(ctx, step, of, node)
 	case pluginv1.Step_STEP_UNRESERVE: // in any case, whatever there is to be seen
 		f.RunReservePluginsUnreserve(ctx, of.state, of.pod, node)
 	case pluginv1.Step_STEP_POST_BIND: // the same
@@ -231,11 +237,31 @@ func (s *steps) preBind(ctx context.Context, of *placement, node string) *fwk.St
 	return status
 }
 
+// bind has the first plugin bind that does not skip the pod: kube-scheduler's RunBindPlugins, but for the DefaultBinder, which is Berth itself.
+func (s *steps) bind(ctx context.Context, step *placeserver.Step, of *placement, node string) *fwk.Status {
+	for _, name := range step.Plugins {
+		plugin := s.profile.made[name].(fwk.BindPlugin)
+		status := plugin.Bind(ctx, of.state, of.pod, node)
+		switch {
+		case status.IsSkip():
+		case status.IsSuccess():
+			return nil
+		case status.IsRejected():
+			return status.WithPlugin(plugin.Name())
+		default:
+			return fwk.AsStatus(fmt.Errorf("running Bind plugin %q: %w", plugin.Name(), status.AsError()))
+		}
+	}
+	return fwk.NewStatus(fwk.Skip)
+}
+
 // verdict returns the status of a step of some plugins as berth.plugin.v1 has it.
 func (s *steps) verdict(status *fwk.Status, plugins []string) (*pluginv1.Rejection, error) {
 	switch {
 	case status.IsSuccess():
 		return nil, nil
+	case status.IsSkip(): // of a bind
+		return nil, placeserver.ErrSkipped
 	case !status.IsRejected():
 		return nil, status.AsError()
 	}

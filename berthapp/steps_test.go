@@ -45,6 +45,7 @@ const (
 	permit    = pluginv1.Step_STEP_PERMIT
 	preBind   = pluginv1.Step_STEP_PRE_BIND
 	postBind  = pluginv1.Step_STEP_POST_BIND
+	bind      = pluginv1.Step_STEP_BIND
 )
 
 // walker is a plugin with all steps, which notes for which pod it is called, on which node, and whose state it gets. What it says is up to the test.
@@ -143,6 +144,10 @@ func (w *walker) PreBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 		return w.test.binds(ctx)
 	}
 	return status
+}
+
+func (w *walker) Bind(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	return w.note("Bind", state, pod, node)
 }
 
 func (w *walker) PostBind(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
@@ -373,6 +378,8 @@ func (w *walk) next(want []string) (got []string) {
 			text += " " + r.GetRejection().GetPlugin() + ": " + r.GetRejection().GetReason()
 		case r.GetWaitsMilliseconds() != 0:
 			text += fmt.Sprintf(" waits %d ms", r.GetWaitsMilliseconds())
+		case r.GetSkipped():
+			text += " skipped"
 		case len(r.GetActivates()) > 0:
 			text += fmt.Sprintf(" activates %v", r.GetActivates())
 		case len(r.GetWakes()) > 0:
@@ -479,6 +486,36 @@ func TestAStepThatIsRefusedNamesThePlugin(t *testing.T) {
 }
 
 // Pods that plugins have put into the state for that are activated when the scheduling cycle ends well, and again when the binding cycle has, as in kube-scheduler: once.
+// kube-scheduler's RunBindPlugins.
+func TestAPluginBindsOrSkipsThePod(t *testing.T) {
+	for name, tt := range map[string]struct {
+		a, b  func() *fwk.Status
+		want  string
+		asked []string
+	}{
+		"the first binds":  {nil, nil, "3", []string{"A"}},
+		"the second binds": {always(fwk.Skip), nil, "3", []string{"A", "B"}},
+		"both skip it":     {always(fwk.Skip), always(fwk.Skip), "3 skipped", []string{"A", "B"}},
+		"one rejects":      {always(fwk.Unschedulable, "no"), nil, "3 A: no", []string{"A"}},
+		"one fails":        {always(fwk.Skip), always(fwk.Error, "ill"), `3 error: running Bind plugin "called B": ill`, []string{"A", "B"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWalk(t)
+			w.judges("p")
+			w.say("a bind p", tt.a)
+			w.say("b bind p", tt.b)
+			w.step(reserve, "p")
+			w.step(bind, "p", "A", "B")
+			w.expect("2", tt.want)
+			want := []string{"A Filter: p on , state of p", "B Filter: p on , state of p"}
+			for _, name := range tt.asked {
+				want = append(want, name+" Bind: p on n, state of p")
+			}
+			w.hears(want...)
+		})
+	}
+}
+
 func TestPodsToActivateAreActivatedWhereACycleEndsWell(t *testing.T) {
 	w := newWalk(t)
 	w.activates = map[string]string{"a reserve p": "x", "b reserve q": "y", "a prebind q": "u", "a postbind q": "z", "a permit r": "v"}

@@ -26,6 +26,7 @@ var points = map[pluginv1.Step]point{
 	pluginv1.Step_STEP_UNRESERVE: {"Unreserve", func(p *Plugin) bool { return p.Unreserve != nil }},
 	pluginv1.Step_STEP_PERMIT:    {"Permit", func(p *Plugin) bool { return p.Permit != nil }},
 	pluginv1.Step_STEP_PRE_BIND:  {"PreBind", func(p *Plugin) bool { return p.PreBind != nil }},
+	pluginv1.Step_STEP_BIND:      {"Bind", func(p *Plugin) bool { return p.Bind != nil }},
 	pluginv1.Step_STEP_POST_BIND: {"PostBind", func(p *Plugin) bool { return p.PostBind != nil }},
 }
 
@@ -98,6 +99,8 @@ func (p *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (re
 		return s.first(func(ctx context.Context, plugin *Plugin, with *Placement) (*Rejection, error) {
 			return plugin.PreBind(ctx, with)
 		})
+	case pluginv1.Step_STEP_BIND:
+		return s.bind()
 	case pluginv1.Step_STEP_UNRESERVE:
 		err = s.all(func(ctx context.Context, plugin *Plugin, with *Placement) { plugin.Unreserve(ctx, with) })
 		s.of.decide()
@@ -123,6 +126,24 @@ func (s *taken) first(f func(context.Context, *Plugin, *Placement) (*Rejection, 
 		}
 	}
 	return nil, nil
+}
+
+// bind has the first plugin bind that does not skip the pod.
+func (s *taken) bind() (rejection *pluginv1.Rejection, err error) {
+	bound := false
+	for _, name := range s.Plugins {
+		_, err := s.call(name, func(ctx context.Context, plugin *Plugin, with *Placement) (_ *Rejection, err error) {
+			bound, err = plugin.Bind(ctx, with)
+			return nil, err
+		})
+		if err != nil {
+			return nil, s.failed(name, err)
+		}
+		if bound {
+			return nil, nil
+		}
+	}
+	return nil, placeserver.ErrSkipped
 }
 
 // all has plugins take a step one after the other, whatever comes of it. It returns what goes wrong first.

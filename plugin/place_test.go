@@ -32,6 +32,7 @@ const (
 	permit    = pluginv1.Step_STEP_PERMIT
 	preBind   = pluginv1.Step_STEP_PRE_BIND
 	postBind  = pluginv1.Step_STEP_POST_BIND
+	bind      = pluginv1.Step_STEP_BIND
 )
 
 // history is what plugins have been called for, in order.
@@ -136,6 +137,9 @@ func inWords(r *pluginv1.PlaceResponse) string {
 	said := fmt.Sprint(r.GetId())
 	if r.GetWaitsMilliseconds() != 0 {
 		said += fmt.Sprint(" waits ", time.Duration(r.GetWaitsMilliseconds())*time.Millisecond)
+	}
+	if r.GetSkipped() {
+		said += " skipped"
 	}
 	if r.GetRejection() != nil {
 		said += fmt.Sprintf(" %s: %s", r.GetRejection().GetPlugin(), r.GetRejection().GetReason())
@@ -321,6 +325,56 @@ func TestThePluginThatDoesNotSucceedEndsTheStep(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// The first plugin that binds is the last; one that fails is, too.
+func TestAPluginBindsOrSkips(t *testing.T) {
+	for want, binds := range map[string]func(plugin string) (bool, error){
+		"3":         func(plugin string) (bool, error) { return plugin == "B", nil },
+		"3 skipped": func(string) (bool, error) { return false, nil },
+		`3 error: running Bind plugin "B": it is ill`: func(plugin string) (bool, error) {
+			if plugin == "B" {
+				return false, errors.New("it is ill")
+			}
+			return false, nil
+		},
+		`3 error: running Bind plugin "B": panic: oh`: func(plugin string) (bool, error) {
+			if plugin == "B" {
+				panic("oh")
+			}
+			return false, nil
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				h := new(history)
+				var plugins []Plugin
+				for _, name := range []string{"A", "B", "C"} {
+					p := stepping(name, h)
+					p.Bind = func(_ context.Context, p *Placement) (bool, error) {
+						h.add("%s bind %s", name, p.UID)
+						return binds(name)
+					}
+					plugins = append(plugins, p)
+				}
+				client, _ := inMemory(t, plugins...)
+				p := begin(t, client)
+				p.step(reserve, "u")
+				p.expect("2")
+				p.step(bind, "u", "A", "B", "C")
+				p.expect(want)
+				asked := []string{"A bind u", "B bind u"}
+				if strings.HasSuffix(want, "skipped") {
+					asked = append(asked, "C bind u")
+				}
+				h.expect(t, asked...)
+				p.step(bind, "v", "A")
+				if err := p.ended(); err == nil || !strings.Contains(err.Error(), `pod "v" is not reserved`) {
+					t.Errorf("a pod that is not reserved: %v", err)
+				}
+			})
+		})
 	}
 }
 
@@ -820,7 +874,7 @@ func TestStepsThatMakeNoSenseEndTheStream(t *testing.T) {
 		{"placement.node: want one", then(of(func(p *pluginv1.Placement) { p.Node = "" }))},
 		{`placement.node: pod "u" is reserved on node "node-u"`, append(steps(reserve), elsewhere)},
 		{"step: there is no step 0", steps(0)},
-		{"step: there is no step 6", steps(6)},
+		{"step: there is no step 7", steps(7)},
 		{`plugins[1]: there is no plugin "X" that reserves`, then(&pluginv1.PlaceRequest{Placement: placed("u"), Step: reserve, Plugins: []string{"A", "X"}})},
 		{`plugins[0]: there is no plugin "F" that permits`, then(&pluginv1.PlaceRequest{Placement: placed("u"), Step: permit, Plugins: []string{"F"}})},
 		{`plugins[1]: "A" is there twice`, then(&pluginv1.PlaceRequest{Placement: placed("u"), Step: postBind, Plugins: []string{"A", "A"}})},

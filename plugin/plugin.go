@@ -30,7 +30,7 @@ type Plugin struct {
 	// PostFilter looks for a way for a pod that fits nowhere. nil: the plugin does not.
 	PostFilter PostFilterFunc
 
-	// What follows are the steps between the choice of a pod's node and its bind, all of them optional: kube-scheduler's extension points of the same names. Those of one placement are
+	// What follows are the steps between the choice of a pod's node and its bind, and the bind, all of them optional: kube-scheduler's extension points of the same names. Those of one placement are
 	// called one after the other, and those of different ones at the same time. A step may come again, on another stream, for a pod that it has been taken for before. But for
 	// Unreserve's, their context also ends when the placement is given back, its pod is bound, or the stream ends, and they have to return soon then: what comes next waits.
 
@@ -42,6 +42,9 @@ type Plugin struct {
 	Permit func(context.Context, *Placement) (Permission, error)
 	// PreBind does what has to be done before the bind, when all is decided. It may take minutes.
 	PreBind func(context.Context, *Placement) (*Rejection, error)
+	// Bind binds the pod to the node: it writes that to the API server, and nobody else does. False: it does not bind this pod, and whoever is next does. It may be called again for a pod that it has bound, or is about to bind, and it has the service's
+	// timeout. An error fails the attempt, unless the pod is found to be bound.
+	Bind func(context.Context, *Placement) (bound bool, err error)
 	// PostBind is told that the pod is bound. It is called once at most, and may not be called at all. The pod need not have been reserved on this stream.
 	PostBind func(context.Context, *Placement)
 
@@ -240,13 +243,13 @@ func (p *Plugin) check() error {
 
 // steps reports whether a plugin takes steps.
 func (p *Plugin) steps() bool {
-	return p.Reserve != nil || p.Unreserve != nil || p.Permit != nil || p.PreBind != nil || p.PostBind != nil
+	return p.Reserve != nil || p.Unreserve != nil || p.Permit != nil || p.PreBind != nil || p.Bind != nil || p.PostBind != nil
 }
 
 // like reports whether a plugin has the functions that another one has.
 func (p *Plugin) like(q *Plugin) bool {
-	has := func(p *Plugin) [8]bool {
-		return [...]bool{p.Filter != nil, p.Score != nil, p.PostFilter != nil, p.Reserve != nil, p.Unreserve != nil, p.Permit != nil, p.PreBind != nil, p.PostBind != nil}
+	has := func(p *Plugin) [9]bool {
+		return [...]bool{p.Filter != nil, p.Score != nil, p.PostFilter != nil, p.Reserve != nil, p.Unreserve != nil, p.Permit != nil, p.PreBind != nil, p.Bind != nil, p.PostBind != nil}
 	}
 	return has(p) == has(q)
 }

@@ -14,7 +14,7 @@ import (
 
 // compiledIn are plugins that a program has.
 var compiledIn = config.Options{CompiledIn: map[string][]string{
-	"Cheapest": {"preFilter", "filter", "score"}, "Chooser": {"preFilter"}, "Gang": {"preFilter", "permit", "reserve"}, "Early": {"preScore"}, "Idle": nil,
+	"Cheapest": {"preFilter", "filter", "score"}, "Chooser": {"preFilter"}, "Gang": {"preFilter", "permit", "reserve"}, "Binder": {"bind"}, "Early": {"preScore"}, "Idle": nil,
 	"Sorter": {"preEnqueue", "queueSort", "postFilter", "permit"},
 }}
 
@@ -55,6 +55,9 @@ func TestPluginsThatAreCompiledInTakeSteps(t *testing.T) {
 		{"{multiPoint: {enabled: [{name: Cheapest}]}}", map[string]config.Steps{}},
 		{"{multiPoint: {enabled: [{name: Gang}]}}", map[string]config.Steps{"default-scheduler": {Reserve: []string{"Gang"}, Permit: []string{"Gang"}}}},
 		{"{permit: {enabled: [{name: Sorter}, {name: Gang}]}}", map[string]config.Steps{"default-scheduler": {Permit: []string{"Sorter", "Gang"}}}},
+		{"{bind: {disabled: [{name: '*'}], enabled: [{name: Binder}, {name: DefaultBinder}]}}", map[string]config.Steps{"default-scheduler": {Bind: []string{"Binder", "DefaultBinder"}}}},
+		{"{bind: {disabled: [{name: DefaultBinder}], enabled: [{name: Binder}]}}", map[string]config.Steps{"default-scheduler": {Bind: []string{"Binder"}}}},
+		{"{multiPoint: {enabled: [{name: Binder}]}}", map[string]config.Steps{}}, // it comes behind DefaultBinder, and is never asked
 	} {
 		c, err := completeWith(compiledIn, "profiles: [{plugins: "+tt.plugins+"}]\n")
 		if err != nil {

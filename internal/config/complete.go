@@ -187,8 +187,8 @@ func unrunnable(path *field.Path, r resolved, profile *cluster.Profile) (errs fi
 	if got, has := r.at["queueSort"], theOneAt("queueSort"); len(got) != 1 || got[0] != has {
 		errs = append(errs, field.Invalid(path.Child("queueSort"), got, "exactly one queue sort plugin is required, and Berth has "+has))
 	}
-	if has := theOneAt("bind"); !slices.Contains(r.at["bind"], has) {
-		errs = append(errs, field.Invalid(path.Child("bind"), r.at["bind"], "at least one bind plugin is needed, and Berth has "+has))
+	if len(r.at["bind"]) == 0 {
+		errs = append(errs, field.Invalid(path.Child("bind"), r.at["bind"], "at least one bind plugin is needed, and Berth has "+theOneAt("bind")))
 	}
 	if gates := engine.JudgeOf(engine.Gates); !slices.Contains(r.at["preEnqueue"], gates) {
 		errs = append(errs, field.Invalid(path.Child("preEnqueue"), r.at["preEnqueue"], "Berth cannot do without "+gates+": the API server binds no gated pod"))

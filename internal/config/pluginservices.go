@@ -50,7 +50,7 @@ type PluginService struct {
 type ServicePlugin struct {
 	// Name is what profiles, verdicts and metrics call it: a qualified name as of a label, of no other plugin of any service, nor of kube-scheduler's or Berth's own.
 	Name string `json:"name"`
-	// Points are where it runs, in any order: one at least of filter, postFilter, score, reserve, permit, preBind and postBind.
+	// Points are where it runs, in any order: one at least of filter, postFilter, score, reserve, permit, preBind, bind and postBind.
 	Points []string `json:"points"`
 }
 
@@ -87,7 +87,7 @@ const (
 )
 
 // servicePoints are the points that a plugin of a service can have.
-var servicePoints = []string{"filter", "postFilter", "score", "reserve", "permit", "preBind", "postBind"}
+var servicePoints = []string{"filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"}
 
 // servicesFile is a file of plugin services.
 type servicesFile struct {
@@ -282,7 +282,7 @@ func Unused(services []PluginService, profiles []cluster.Profile, steps map[stri
 		used = make(map[string][]string)
 	}
 	for _, s := range steps {
-		for _, name := range slices.Concat(s.Reserve, s.Permit, s.PreBind, s.PostBind) {
+		for _, name := range slices.Concat(s.Reserve, s.Permit, s.PreBind, s.Bind, s.PostBind) {
 			used[name] = servicePoints
 		}
 	}
@@ -321,15 +321,25 @@ func foreign(profiles []cluster.Profile) (out map[string][]string) {
 }
 
 // Steps are the plugins of services, and those that are compiled in, that a profile has between the choice of a node and the bind, by point, in order.
-type Steps struct{ Reserve, Permit, PreBind, PostBind []string }
+type Steps struct {
+	Reserve, Permit, PreBind, PostBind []string
+	// Bind are those at Bind, up to the DefaultBinder, if that is among them: it is Berth itself, and binds whatever comes to it.
+	Bind []string
+}
 
 // stepsOf returns the steps that a profile has plugins of services and such as are compiled in take, false if there are none.
 func (o Options) stepsOf(r resolved) (out Steps, any bool) {
 	of := func(point string) []string {
 		return slices.DeleteFunc(slices.Clone(r.at[point]), func(name string) bool { return o.Plugins[name] == nil && o.CompiledIn[name] == nil })
 	}
-	out = Steps{of("reserve"), of("permit"), of("preBind"), of("postBind")}
-	return out, len(out.Reserve)+len(out.Permit)+len(out.PreBind)+len(out.PostBind) > 0
+	out = Steps{Reserve: of("reserve"), Permit: of("permit"), PreBind: of("preBind"), PostBind: of("postBind")}
+	if own := theOneAt("bind"); len(of("bind")) > 0 && r.at["bind"][0] != own {
+		out.Bind = r.at["bind"]
+		if k := slices.Index(out.Bind, own); k >= 0 {
+			out.Bind = out.Bind[: k+1 : k+1]
+		}
+	}
+	return out, len(out.Reserve)+len(out.Permit)+len(out.PreBind)+len(out.PostBind)+len(out.Bind) > 0
 }
 
 // Arguments are those of plugins of services, in JSON, by scheduler name and plugin. One that is given none is not there.

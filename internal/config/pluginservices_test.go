@@ -143,8 +143,8 @@ func TestWhatIsWrongWithPluginServicesIsNamed(t *testing.T) {
 		{"a plugin twice", plugins("[{name: A, points: [score]}, {name: A, points: [filter]}]"), `services[0].plugins[1].name: Duplicate value: "A"`},
 		{"a plugin of two services", servicesHeader + "services: [{name: a, address: 'unix:///a', plugins: [{name: A, points: [score]}]}, {name: b, address: 'unix:///a', plugins: [{name: A, points: [score]}]}]",
 			`services[1].plugins[0].name: Duplicate value: "A"`},
-		{"no points", plugins("[{name: A}]"), "services[0].plugins[0].points: Required value: want at least one of filter, postFilter, score, reserve, permit, preBind, postBind"},
-		{"another point", plugins("[{name: A, points: [score, bind]}]"), `services[0].plugins[0].points[1]: Unsupported value: "bind": supported values: "filter", "postFilter", "score", "reserve", "permit", "preBind", "postBind"`},
+		{"no points", plugins("[{name: A}]"), "services[0].plugins[0].points: Required value: want at least one of filter, postFilter, score, reserve, permit, preBind, bind, postBind"},
+		{"another point", plugins("[{name: A, points: [score, queueSort]}]"), `services[0].plugins[0].points[1]: Unsupported value: "queueSort": supported values: "filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"`},
 		{"all points", plugins("[{name: A, points: [multiPoint]}]"), `services[0].plugins[0].points[0]: Unsupported value: "multiPoint"`},
 		{"a point twice", plugins("[{name: A, points: [score, filter, score]}]"), `services[0].plugins[0].points[2]: Duplicate value: "score"`},
 
@@ -361,7 +361,7 @@ func TestTheOptionsOfProfilesKnowThePluginsOfServicesThatTheyHave(t *testing.T) 
 		t.Fatal(err)
 	}
 	options := config.OptionsOf(c.Profiles)
-	if all := []string{"filter", "postFilter", "score", "reserve", "permit", "preBind", "postBind"}; !cmp.Equal(map[string][]string{"GPUModel": all, "Price": all}, options.Plugins) {
+	if all := []string{"filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"}; !cmp.Equal(map[string][]string{"GPUModel": all, "Price": all}, options.Plugins) {
 		t.Errorf("plugins %v", options.Plugins)
 	}
 	again, err := completeWith(options, profile("{multiPoint: {enabled: [{name: Price, weight: 9}]}, score: {enabled: [{name: GPUModel}]}}", "[{name: GPUModel, args: {}}]"))

@@ -38,6 +38,7 @@ var (
 // Why a step is not taken.
 var (
 	ErrNotReserved = errors.New("the placement is not reserved: that has failed")
+	ErrSkipped     = errors.New("no plugin binds the pod") // of STEP_BIND
 	ErrLeft        = errors.New("what a stream that has ended had of the pod is not taken back yet")
 )
 
@@ -196,7 +197,7 @@ func (p *stream) answer(response *pluginv1.PlaceResponse) {
 // does says what a plugin does that takes a step.
 var does = map[pluginv1.Step]string{
 	pluginv1.Step_STEP_RESERVE: "reserves", pluginv1.Step_STEP_UNRESERVE: "reserves", pluginv1.Step_STEP_PERMIT: "permits",
-	pluginv1.Step_STEP_PRE_BIND: "acts before a bind", pluginv1.Step_STEP_POST_BIND: "acts behind a bind",
+	pluginv1.Step_STEP_PRE_BIND: "acts before a bind", pluginv1.Step_STEP_POST_BIND: "acts behind a bind", pluginv1.Step_STEP_BIND: "binds",
 }
 
 // take takes up a request. An error ends the stream.
@@ -269,7 +270,7 @@ func (p *stream) sort(req *pluginv1.PlaceRequest) error {
 		return pluginproto.Invalid(fmt.Sprintf("pod %q is reserved already", told.GetUid()), "placement.uid")
 	case of != nil && of.Told.GetNode() != told.GetNode():
 		return pluginproto.Invalid(fmt.Sprintf("pod %q is reserved on node %q", told.GetUid(), of.Told.GetNode()), "placement.node")
-	case of == nil && (takes == pluginv1.Step_STEP_PERMIT || takes == pluginv1.Step_STEP_PRE_BIND):
+	case of == nil && (takes == pluginv1.Step_STEP_PERMIT || takes == pluginv1.Step_STEP_PRE_BIND || takes == pluginv1.Step_STEP_BIND):
 		return pluginproto.Invalid(fmt.Sprintf("pod %q is not reserved", told.GetUid()), "placement.uid")
 	case takes == pluginv1.Step_STEP_PERMIT && of.asked:
 		return pluginproto.Invalid(fmt.Sprintf("it has been asked about pod %q", told.GetUid()), "step")
@@ -345,7 +346,7 @@ func (p *stream) step(s *Step) *pluginv1.PlaceResponse {
 	switch s.Kind {
 	case pluginv1.Step_STEP_RESERVE:
 		err = p.server.left(of.ctx, of.Told.GetUid())
-	case pluginv1.Step_STEP_PERMIT, pluginv1.Step_STEP_PRE_BIND:
+	case pluginv1.Step_STEP_PERMIT, pluginv1.Step_STEP_PRE_BIND, pluginv1.Step_STEP_BIND:
 		if !of.reserved {
 			err = ErrNotReserved
 		}
@@ -358,7 +359,10 @@ func (p *stream) step(s *Step) *pluginv1.PlaceResponse {
 	if s.Kind == pluginv1.Step_STEP_RESERVE {
 		of.reserved = err == nil && response.Rejection == nil
 	}
-	if err != nil {
+	switch {
+	case s.Kind == pluginv1.Step_STEP_BIND && errors.Is(err, ErrSkipped):
+		response.Skipped = true
+	case err != nil:
 		response.Error = pluginproto.Cut(err.Error())
 	}
 	return response

@@ -47,7 +47,11 @@ type Plugin struct {
 }
 
 // Steps are the plugins of services that a profile has between the choice of a node and the bind, by point, in order.
-type Steps struct{ Reserve, Permit, PreBind, PostBind []string }
+type Steps struct {
+	Reserve, Permit, PreBind, PostBind []string
+	// Bind are those at Bind, up to the DefaultBinder, which is Berth itself, if that is among them.
+	Bind []string
+}
 
 // Objects are those of a source.
 type Objects interface {
@@ -72,6 +76,9 @@ type Config struct {
 // MaxServices is how many services a Host may have.
 const MaxServices = 32
 
+// defaultBinder is the plugin that is Berth itself.
+const defaultBinder = "DefaultBinder"
+
 // Set is a set of services of a Host, by their places in Config.Services.
 type Set uint32
 
@@ -91,6 +98,7 @@ func (s Set) Each() iter.Seq[int] {
 type Host struct {
 	services []*service
 	uses     map[string][]use // by scheduler name, in the order in which services are asked
+	binds    map[string]bool  // by scheduler name of those with services that bind: whether Berth binds what these skip
 	objects  Objects
 	log      *slog.Logger
 	standing atomic.Pointer[standing]
@@ -155,7 +163,7 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{uses: make(map[string][]use), objects: cfg.Objects, log: cfg.Log, activations: make(chan struct{}, 1)}
+	h := &Host{uses: make(map[string][]use), binds: make(map[string]bool), objects: cfg.Objects, log: cfg.Log, activations: make(chan struct{}, 1)}
 	began := time.Now()
 	for _, s := range cfg.Services {
 		if s.Objects && cfg.Objects == nil {
@@ -171,6 +179,12 @@ func New(cfg Config) (*Host, error) {
 		p := &cfg.Profiles[i]
 		if uses := usesOf(p, cfg.Steps[p.SchedulerName], cfg.Services); len(uses) > 0 {
 			h.uses[p.SchedulerName] = uses
+			if i := slices.IndexFunc(uses, func(u use) bool { return len(u.steps[bind]) > 0 }); i >= 0 {
+				if cfg.Objects == nil {
+					return nil, fmt.Errorf("plugin service %q: there is no API server to bind pods in: that takes --source=kube", cfg.Services[uses[i].service].Name)
+				}
+				h.binds[p.SchedulerName] = slices.Contains(cfg.Steps[p.SchedulerName].Bind, defaultBinder)
+			}
 			for _, u := range uses {
 				s := h.services[u.service]
 				s.profiles = append(s.profiles, toldProfile(p.SchedulerName, s.Plugins, cfg.Arguments[p.SchedulerName]))
@@ -216,7 +230,7 @@ func usesOf(p *cluster.Profile, taken Steps, services []Service) (uses []use) {
 			u.postFilters = append(u.postFilters, name)
 		}
 	}
-	for step, names := range [steps][]string{reserve: taken.Reserve, unreserve: taken.Reserve, permit: taken.Permit, preBind: taken.PreBind, postBind: taken.PostBind} {
+	for step, names := range [steps][]string{reserve: taken.Reserve, unreserve: taken.Reserve, permit: taken.Permit, preBind: taken.PreBind, postBind: taken.PostBind, bind: taken.Bind} {
 		for k, name := range names {
 			if i, ok := of[name]; ok {
 				u := at(i)

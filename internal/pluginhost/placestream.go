@@ -52,8 +52,9 @@ type call struct {
 	wake    func()        // called then; nil: nobody is
 
 	// Behind first, and behind last.
-	waits time.Duration
-	err   error
+	waits   time.Duration
+	skipped bool
+	err     error
 }
 
 // binds returns how many binds have not been answered.
@@ -66,6 +67,18 @@ func (is *placeStream) binds() (n int) {
 		}
 	}
 	return n
+}
+
+// underWay returns a call about a pod that has not been answered, nil if there is none.
+func (is *placeStream) underWay(at step, uid string) *call {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	for _, c := range is.calls {
+		if c.request.GetStep() == pluginv1.Step(at)+1 && c.request.GetPlacement().GetUid() == uid {
+			return c
+		}
+	}
+	return nil
 }
 
 // failed returns why a call that has been answered has failed. What it waits for has not.
@@ -238,6 +251,7 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 		return nil
 	}
 	delete(is.calls, response.GetId())
+	c.skipped = response.GetSkipped()
 	uid, told := c.request.GetPlacement().GetUid(), c.request.GetStep()
 	if n, ok := is.placed[uid]; ok {
 		is.placed[uid] = n - 1
@@ -264,6 +278,8 @@ func (c *call) says(response *pluginv1.PlaceResponse) error {
 		return fmt.Errorf("waits_milliseconds: only a permit waits")
 	case waits > 0 && (c.waits > 0 || rejection != nil || response.GetError() != ""):
 		return fmt.Errorf("waits_milliseconds: it has said more of that permit")
+	case response.GetSkipped() && (c.request.GetStep() != pluginv1.Step_STEP_BIND || rejection != nil || response.GetError() != ""):
+		return errors.New("skipped: only a bind is, that is neither rejected nor has failed")
 	case response.GetError() != "":
 		return errStep(extender.Short(response.GetError()))
 	case rejection == nil:

@@ -21,11 +21,12 @@ const (
 	permit
 	preBind
 	postBind
+	bind
 	steps
 )
 
 func (s step) String() string {
-	return [steps]string{"reserve", "unreserve", "permit", "pre_bind", "post_bind"}[s]
+	return [steps]string{"reserve", "unreserve", "permit", "pre_bind", "post_bind", "bind"}[s]
 }
 
 // ErrPodGone is what a [PodOf] returns of a pod that is not there any more.
@@ -44,6 +45,22 @@ func (h *Host) Reserves(schedulerName string) bool {
 // PreBinds reports whether services have something to do before the bind of a pod of a scheduler name.
 func (h *Host) PreBinds(schedulerName string) bool {
 	return slices.ContainsFunc(h.uses[schedulerName], func(u use) bool { return len(u.steps[preBind]) > 0 })
+}
+
+// BindAny reports whether some service binds pods of some scheduler name.
+func (h *Host) BindAny() bool { return len(h.binds) > 0 }
+
+// Binds returns the services that bind pods of a scheduler name.
+func (h *Host) Binds(schedulerName string) (set Set) {
+	if _, any := h.binds[schedulerName]; !any {
+		return 0
+	}
+	for _, u := range h.uses[schedulerName] {
+		if len(u.steps[bind]) > 0 {
+			set |= 1 << u.service
+		}
+	}
+	return set
 }
 
 // Places reports whether services have anything to do with placements of pods of a scheduler name.
@@ -159,6 +176,42 @@ func (h *Host) PreBind(ctx context.Context, epoch cluster.Epoch, p Placement, po
 		return &Wait{of: []waiting{{s, c, time.Now().Add(s.PreBindTimeout)}}}, at + 1, nil
 	}
 	return nil, at, nil
+}
+
+// ErrSkipped is that all plugins have skipped a pod, and Berth is none of those that bind.
+var ErrSkipped = errors.New("all Bind plugins have skipped the pod")
+
+// Stated reports whether an error is what a service has answered: then it has not done what was asked for, as far as it knows.
+func Stated(err error) bool {
+	return errors.As(err, new(Rejection)) || errors.As(err, new(errStep)) || errors.Is(err, ErrSkipped)
+}
+
+// Bind has services bind a placement, the first that does not skip it. False: all have skipped it, or are passed over, and Berth is to bind it. What comes of an error that is not [Stated] is not known. A service that does not know of the placement
+// is told of it first.
+func (h *Host) Bind(ctx context.Context, epoch cluster.Epoch, p Placement, pod PodOf) (bound bool, err error) {
+	for _, u := range h.inOrder(p.SchedulerName, bind) {
+		s := h.services[u.service]
+		is, err := s.beginPlacing(ctx, epoch)
+		if err == nil && !is.isReserved(p.UID) {
+			is, err = s.reserve(ctx, epoch, u, p, pod)
+		}
+		if err == nil {
+			c := is.underWay(bind, p.UID) // of a try that nobody has waited for to its end
+			if c == nil {
+				c = is.send(bind, u.steps[bind], p, nil, nil)
+			}
+			if err = s.await(ctx, is, c, c.last); err == nil && !c.skipped {
+				return true, nil
+			}
+		}
+		if err := s.excused(ctx, err, u.steps[bind]); err != nil {
+			return false, err
+		}
+	}
+	if !h.binds[p.SchedulerName] {
+		return false, ErrSkipped
+	}
+	return false, nil
 }
 
 // Unreserve has services that were told of a placement take back what they have done for it, the last that was told first. Where that is not known to have been done, the service's stream has ended, and

@@ -41,7 +41,7 @@ type stepper struct {
 
 func (s *stepper) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
 	return &pluginv1.DescribeResponse{Activates: s.tells, Plugins: []*pluginv1.PluginDescription{{
-		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Depends: &pluginv1.Dependencies{Objects: s.objects},
+		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, Depends: &pluginv1.Dependencies{Objects: s.objects},
 	}}}, nil
 }
 
@@ -102,7 +102,7 @@ func hostingAt(t *testing.T, at grpc.ClientConnInterface, s *stepper, timeout ti
 	all := []string{"P"}
 	h, err := New(Config{
 		Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: at, Timeout: timeout, PreBindTimeout: time.Hour, Objects: s.objects}},
-		Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": {all, all, all, all}},
+		Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": {Reserve: all, Permit: all, PreBind: all, PostBind: all, Bind: append(all, "DefaultBinder")}},
 		Objects: noNodes{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {

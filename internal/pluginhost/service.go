@@ -261,6 +261,7 @@ func (s *service) check(d *pluginv1.DescribeResponse) (map[string]*pluginv1.Plug
 			{"permit", u.steps[permit], (*pluginv1.PluginDescription).GetPermits},
 			{"act before a bind", u.steps[preBind], (*pluginv1.PluginDescription).GetPreBinds},
 			{"act behind a bind", u.steps[postBind], (*pluginv1.PluginDescription).GetPostBinds},
+			{"bind", u.steps[bind], (*pluginv1.PluginDescription).GetBinds},
 		} {
 			for _, name := range point.names {
 				used[name] = plugins[name]

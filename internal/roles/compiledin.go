@@ -39,8 +39,8 @@ const longestSocket = 100
 // uses reports whether a profile uses a plugin that is compiled in, at steps too.
 func (c *CompiledIn) uses(p *cluster.Profile, steps config.Steps) bool {
 	is := func(name string) bool { return slices.Contains(c.Names, name) }
-	return slices.ContainsFunc(p.Filters, is) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return is(w.Name) }) ||
-		slices.ContainsFunc(slices.Concat(steps.Reserve, steps.Permit, steps.PreBind, steps.PostBind), is)
+	return slices.ContainsFunc(slices.Concat(p.Filters, p.PostFilters), is) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return is(w.Name) }) ||
+		slices.ContainsFunc(slices.Concat(steps.Reserve, steps.Permit, steps.PreBind, steps.Bind, steps.PostBind), is)
 }
 
 // compiledIn runs a process for each profile that uses plugins that are compiled in, in g until ctx ends, and returns these as services. A process that panics, hangs or leaks harms no profile but its own.

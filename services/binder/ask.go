@@ -80,12 +80,17 @@ func (t *term) asks(st *cluster.State, row *cluster.PodRow) extender.Interest {
 	return t.extenders.asked(t.ledger.interests[row.UID], st.Class(row.Class).Spec.SchedulerName)
 }
 
-// binders returns which extenders bind a pod. The caller holds the ledger's lock.
+// binders returns which extenders and plugin services bind a pod. The caller holds the ledger's lock.
 func (t *term) binders(uid string) extender.Interest {
 	if t.extenders == nil {
 		return 0
 	}
-	return t.ledger.interests[uid] & t.extenders.binds
+	in := t.ledger.interests[uid] & t.extenders.binds
+	if id, ok := t.ledger.state.PodByUID(uid); ok && t.extenders.services != nil {
+		class := t.ledger.state.Class(t.ledger.state.Pod(id).Class)
+		in |= extender.Interest(t.extenders.services.Binds(class.Spec.SchedulerName)) << t.extenders.set.Len()
+	}
+	return in
 }
 
 // tellAsk says that extenders or plugin services are to be asked about a pod.

@@ -23,7 +23,7 @@ import (
 type placement struct {
 	UID, Namespace, Name string // of the pod
 	choice
-	binders     extender.Interest // which extenders bind it; 0: the source does
+	binders     extender.Interest // which extenders and plugin services bind it; 0: the source does
 	attempt     *trace.Attempt    // nil: it is not traced, or was taken over
 	preparation *preparation      // nil: nothing has been chosen for claims
 	progress    *progress         // nil: plugin services have nothing to do with it
@@ -53,7 +53,7 @@ type choice struct {
 	Volumes []cluster.VolumeChoice // for claims
 }
 
-// with returns with whose binds those of a placement go: those of its namespace, as far as the same extenders bind them.
+// with returns with whose binds those of a placement go: those of its namespace, as far as the same extenders and plugin services bind them.
 func (p *placement) with() string { return bindsWith(p.Namespace, p.binders) }
 
 // bindsWith returns with whose binds those go of a pod of a namespace that some extenders bind, or none: with those of its namespace, and, if extenders do, only with those that

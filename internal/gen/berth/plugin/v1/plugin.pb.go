@@ -101,6 +101,9 @@ const (
 	// The pod is bound. What is under way for it ends, and has to be answered before this is. Berth goes on whatever is answered, and waits for it as long as it takes. It need not have been reserved on this
 	// stream; and there may be none, as Berth may end before: whoever has to be certain asks the API server.
 	Step_STEP_POST_BIND Step = 5
+	// Bind the pod to the node: the plugin writes that to the API server, and nobody else does. The first that does not skip the pod is the last. Without an answer, Berth looks in the API server whether the pod is bound, and asks again if it
+	// is not: a plugin that has been asked before need not have failed. If Berth gives the placement back meanwhile, a bind may still come about, which counts then.
+	Step_STEP_BIND Step = 6
 )
 
 // Enum value maps for Step.
@@ -112,6 +115,7 @@ var (
 		3: "STEP_PERMIT",
 		4: "STEP_PRE_BIND",
 		5: "STEP_POST_BIND",
+		6: "STEP_BIND",
 	}
 	Step_value = map[string]int32{
 		"STEP_UNSPECIFIED": 0,
@@ -120,6 +124,7 @@ var (
 		"STEP_PERMIT":      3,
 		"STEP_PRE_BIND":    4,
 		"STEP_POST_BIND":   5,
+		"STEP_BIND":        6,
 	}
 )
 
@@ -264,7 +269,9 @@ type PluginDescription struct {
 	// It acts behind a bind: STEP_POST_BIND.
 	PostBinds bool `protobuf:"varint,9,opt,name=post_binds,json=postBinds,proto3" json:"post_binds,omitempty"`
 	// It looks for a way for pods that fit nowhere.
-	PostFilters   bool `protobuf:"varint,10,opt,name=post_filters,json=postFilters,proto3" json:"post_filters,omitempty"`
+	PostFilters bool `protobuf:"varint,10,opt,name=post_filters,json=postFilters,proto3" json:"post_filters,omitempty"`
+	// It binds: STEP_BIND.
+	Binds         bool `protobuf:"varint,11,opt,name=binds,proto3" json:"binds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +372,13 @@ func (x *PluginDescription) GetPostBinds() bool {
 func (x *PluginDescription) GetPostFilters() bool {
 	if x != nil {
 		return x.PostFilters
+	}
+	return false
+}
+
+func (x *PluginDescription) GetBinds() bool {
+	if x != nil {
+		return x.Binds
 	}
 	return false
 }
@@ -1714,7 +1728,9 @@ type PlaceResponse struct {
 	// nothing else, and answer no request: then its id is 0. Berth passes over those that do not wait, or are of a profile that does not use the service, and tries none at once more often than its backoff has it.
 	Activates []string `protobuf:"bytes,5,rep,name=activates,proto3" json:"activates,omitempty"`
 	// The same of pods that are worth trying since something has happened: they serve what is left of their backoff before.
-	Wakes         []string `protobuf:"bytes,6,rep,name=wakes,proto3" json:"wakes,omitempty"`
+	Wakes []string `protobuf:"bytes,6,rep,name=wakes,proto3" json:"wakes,omitempty"`
+	// Of STEP_BIND: no plugin of the request binds this pod. Whoever is next does.
+	Skipped       bool `protobuf:"varint,7,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1791,6 +1807,13 @@ func (x *PlaceResponse) GetWakes() []string {
 	return nil
 }
 
+func (x *PlaceResponse) GetSkipped() bool {
+	if x != nil {
+		return x.Skipped
+	}
+	return false
+}
+
 // Rejection says why a placement does not come about.
 type Rejection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1854,7 +1877,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x0fDescribeRequest\"n\n" +
 	"\x10DescribeResponse\x12<\n" +
 	"\aplugins\x18\x01 \x03(\v2\".berth.plugin.v1.PluginDescriptionR\aplugins\x12\x1c\n" +
-	"\tactivates\x18\x02 \x01(\bR\tactivates\"\xed\x02\n" +
+	"\tactivates\x18\x02 \x01(\bR\tactivates\"\x83\x03\n" +
 	"\x11PluginDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\afilters\x18\x02 \x01(\bR\afilters\x12\x16\n" +
@@ -1867,7 +1890,8 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\n" +
 	"post_binds\x18\t \x01(\bR\tpostBinds\x12!\n" +
 	"\fpost_filters\x18\n" +
-	" \x01(\bR\vpostFilters\"\xaa\x01\n" +
+	" \x01(\bR\vpostFilters\x12\x14\n" +
+	"\x05binds\x18\v \x01(\bR\x05binds\"\xaa\x01\n" +
 	"\fDependencies\x12\x1c\n" +
 	"\trequested\x18\x01 \x01(\bR\trequested\x12\x12\n" +
 	"\x04pods\x18\x02 \x01(\bR\x04pods\x12\x18\n" +
@@ -1976,14 +2000,15 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12%\n" +
 	"\x0escheduler_name\x18\x04 \x01(\tR\rschedulerName\x12\x12\n" +
 	"\x04node\x18\x05 \x01(\tR\x04node\x12\x16\n" +
-	"\x06object\x18\x06 \x01(\fR\x06object\"\xd2\x01\n" +
+	"\x06object\x18\x06 \x01(\fR\x06object\"\xec\x01\n" +
 	"\rPlaceResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x128\n" +
 	"\trejection\x18\x02 \x01(\v2\x1a.berth.plugin.v1.RejectionR\trejection\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12-\n" +
 	"\x12waits_milliseconds\x18\x04 \x01(\x03R\x11waitsMilliseconds\x12\x1c\n" +
 	"\tactivates\x18\x05 \x03(\tR\tactivates\x12\x14\n" +
-	"\x05wakes\x18\x06 \x03(\tR\x05wakes\";\n" +
+	"\x05wakes\x18\x06 \x03(\tR\x05wakes\x12\x18\n" +
+	"\askipped\x18\a \x01(\bR\askipped\";\n" +
 	"\tRejection\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason*\x81\x01\n" +
@@ -1991,14 +2016,15 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x19NORMALIZATION_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aNORMALIZATION_PROPORTIONAL\x10\x01\x12\x1a\n" +
 	"\x16NORMALIZATION_REVERSED\x10\x02\x12\x15\n" +
-	"\x11NORMALIZATION_OWN\x10\x03*z\n" +
+	"\x11NORMALIZATION_OWN\x10\x03*\x89\x01\n" +
 	"\x04Step\x12\x14\n" +
 	"\x10STEP_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTEP_RESERVE\x10\x01\x12\x12\n" +
 	"\x0eSTEP_UNRESERVE\x10\x02\x12\x0f\n" +
 	"\vSTEP_PERMIT\x10\x03\x12\x11\n" +
 	"\rSTEP_PRE_BIND\x10\x04\x12\x12\n" +
-	"\x0eSTEP_POST_BIND\x10\x052\xf8\x01\n" +
+	"\x0eSTEP_POST_BIND\x10\x05\x12\r\n" +
+	"\tSTEP_BIND\x10\x062\xf8\x01\n" +
 	"\rPluginService\x12O\n" +
 	"\bDescribe\x12 .berth.plugin.v1.DescribeRequest\x1a!.berth.plugin.v1.DescribeResponse\x12J\n" +
 	"\x05Judge\x12\x1d.berth.plugin.v1.JudgeRequest\x1a\x1e.berth.plugin.v1.JudgeResponse(\x010\x01\x12J\n" +
