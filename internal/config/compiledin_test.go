@@ -55,7 +55,7 @@ func TestPluginsThatAreCompiledInTakeSteps(t *testing.T) {
 		{"{multiPoint: {enabled: [{name: Cheapest}]}}", map[string]config.Steps{}},
 		{"{multiPoint: {enabled: [{name: Gang}]}}", map[string]config.Steps{"default-scheduler": {Reserve: []string{"Gang"}, Permit: []string{"Gang"}}}},
 		{"{permit: {enabled: [{name: Sorter}, {name: Gang}]}}", map[string]config.Steps{"default-scheduler": {Permit: []string{"Sorter", "Gang"}}}},
-		{"{bind: {disabled: [{name: '*'}], enabled: [{name: Binder}, {name: DefaultBinder}]}}", map[string]config.Steps{"default-scheduler": {Bind: []string{"Binder", "DefaultBinder"}}}},
+		{"{bind: {disabled: [{name: '*'}], enabled: [{name: Binder}, {name: DefaultBinder}]}}", map[string]config.Steps{"default-scheduler": {Bind: []string{"Binder"}, BindsRest: true}}},
 		{"{bind: {disabled: [{name: DefaultBinder}], enabled: [{name: Binder}]}}", map[string]config.Steps{"default-scheduler": {Bind: []string{"Binder"}}}},
 		{"{multiPoint: {enabled: [{name: Binder}]}}", map[string]config.Steps{}}, // it comes behind DefaultBinder, and is never asked
 	} {

@@ -323,8 +323,9 @@ func foreign(profiles []cluster.Profile) (out map[string][]string) {
 // Steps are the plugins of services, and those that are compiled in, that a profile has between the choice of a node and the bind, by point, in order.
 type Steps struct {
 	Reserve, Permit, PreBind, PostBind []string
-	// Bind are those at Bind, up to the DefaultBinder, if that is among them: it is Berth itself, and binds whatever comes to it.
-	Bind []string
+	// Bind are those that bind, before kube-scheduler's own, which is Berth itself, and BindsRest is that that comes behind them.
+	Bind      []string
+	BindsRest bool
 }
 
 // stepsOf returns the steps that a profile has plugins of services and such as are compiled in take, false if there are none.
@@ -333,11 +334,9 @@ func (o Options) stepsOf(r resolved) (out Steps, any bool) {
 		return slices.DeleteFunc(slices.Clone(r.at[point]), func(name string) bool { return o.Plugins[name] == nil && o.CompiledIn[name] == nil })
 	}
 	out = Steps{Reserve: of("reserve"), Permit: of("permit"), PreBind: of("preBind"), PostBind: of("postBind")}
-	if own := theOneAt("bind"); len(of("bind")) > 0 && r.at["bind"][0] != own {
-		out.Bind = r.at["bind"]
-		if k := slices.Index(out.Bind, own); k >= 0 {
-			out.Bind = out.Bind[: k+1 : k+1]
-		}
+	out.Bind = of("bind")
+	if k := slices.Index(r.at["bind"], theOneAt("bind")); k >= 0 {
+		out.Bind, out.BindsRest = out.Bind[:k], k > 0 // whoever comes behind is never asked
 	}
 	return out, len(out.Reserve)+len(out.Permit)+len(out.PreBind)+len(out.PostBind)+len(out.Bind) > 0
 }

@@ -49,8 +49,9 @@ type Plugin struct {
 // Steps are the plugins of services that a profile has between the choice of a node and the bind, by point, in order.
 type Steps struct {
 	Reserve, Permit, PreBind, PostBind []string
-	// Bind are those at Bind, up to the DefaultBinder, which is Berth itself, if that is among them.
-	Bind []string
+	// Bind are those that bind, and BindsRest is that Berth does what these skip.
+	Bind      []string
+	BindsRest bool
 }
 
 // Objects are those of a source.
@@ -75,9 +76,6 @@ type Config struct {
 
 // MaxServices is how many services a Host may have.
 const MaxServices = 32
-
-// defaultBinder is the plugin that is Berth itself.
-const defaultBinder = "DefaultBinder"
 
 // Set is a set of services of a Host, by their places in Config.Services.
 type Set uint32
@@ -183,7 +181,7 @@ func New(cfg Config) (*Host, error) {
 				if cfg.Objects == nil {
 					return nil, fmt.Errorf("plugin service %q: there is no API server to bind pods in: that takes --source=kube", cfg.Services[uses[i].service].Name)
 				}
-				h.binds[p.SchedulerName] = slices.Contains(cfg.Steps[p.SchedulerName].Bind, defaultBinder)
+				h.binds[p.SchedulerName] = cfg.Steps[p.SchedulerName].BindsRest
 			}
 			for _, u := range uses {
 				s := h.services[u.service]

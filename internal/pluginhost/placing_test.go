@@ -102,7 +102,7 @@ func hostingAt(t *testing.T, at grpc.ClientConnInterface, s *stepper, timeout ti
 	all := []string{"P"}
 	h, err := New(Config{
 		Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: at, Timeout: timeout, PreBindTimeout: time.Hour, Objects: s.objects}},
-		Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": {Reserve: all, Permit: all, PreBind: all, PostBind: all, Bind: append(all, "DefaultBinder")}},
+		Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": {Reserve: all, Permit: all, PreBind: all, PostBind: all, Bind: all, BindsRest: true}},
 		Objects: noNodes{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {

@@ -124,5 +124,7 @@ func (t *term) bindByOthers(ctx context.Context, b source.Binding, by extender.I
 func (t *term) bindByPlugins(ctx context.Context, b source.Binding, pod *corev1.Pod) (bound bool, err error) {
 	told := pluginhost.Placement{UID: b.UID, Namespace: b.Namespace, Name: b.Name, Node: b.Node, SchedulerName: t.ledger.schedulerOf(b.UID)}
 	pod.ManagedFields = nil
+	ctx, done := t.within(ctx)
+	defer done()
 	return t.extenders.services.Bind(ctx, cluster.Epoch(t.epoch), told, func(context.Context) (*corev1.Pod, error) { return pod, nil })
 }

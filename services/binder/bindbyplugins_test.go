@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
@@ -15,12 +14,9 @@ import (
 func binding(t *testing.T, src *fakeSource, g *gate, last bool) func(*Config) {
 	return func(cfg *Config) {
 		withGate(t, g)(cfg)
-		steps := pluginhost.Steps{Bind: []string{"Gate"}}
-		if last {
-			steps.Bind = append(steps.Bind, "DefaultBinder")
-		}
+		steps := pluginhost.Steps{Bind: []string{"Gate"}, BindsRest: last}
 		h, err := pluginhost.New(pluginhost.Config{
-			Services: []pluginhost.Service{{Name: "s", Plugins: []pluginhost.Plugin{{Name: "Gate"}}, Conn: g.conn, Timeout: time.Second, PreBindTimeout: patience}},
+			Services: []pluginhost.Service{{Name: "s", Plugins: []pluginhost.Plugin{{Name: "Gate"}}, Conn: g.conn, Timeout: patience, PreBindTimeout: patience}},
 			Profiles: cfg.Settings.Profiles, Log: testLog(t), Steps: map[string]pluginhost.Steps{"gated": steps}, Objects: objects{src},
 		})
 		if err != nil {
@@ -42,7 +38,6 @@ func TestAPluginBinds(t *testing.T) {
 	place := func(name string) {
 		src.change(func() { src.place(source.Binding{UID: name, Namespace: "default", Name: name, Node: "a"}) })
 	}
-	late := 0
 	g.answers(func(step, pod string) *pluginv1.PlaceResponse {
 		if step != "bind" {
 			return nil
@@ -57,10 +52,8 @@ func TestAPluginBinds(t *testing.T) {
 			return &pluginv1.PlaceResponse{Error: "it is ill"}
 		case "skipped":
 			return &pluginv1.PlaceResponse{Skipped: true}
-		case "late": // it binds, and does not say so in time
-			if late++; late == 1 {
-				place(pod)
-			}
+		case "late": // it binds, and does not say so
+			place(pod)
 			return later
 		}
 		place(pod)
@@ -71,7 +64,7 @@ func TestAPluginBinds(t *testing.T) {
 	if got := b.commit(b.request(1, append(all, "plain")...)); slices.Contains(got, "busy") {
 		t.Fatalf("commit: %v", got)
 	}
-	for _, name := range []string{"bound", "lied", "skipped", "late", "plain"} {
+	for _, name := range []string{"bound", "lied", "skipped", "plain"} {
 		b.awaitPhase(name, "bound on a")
 	}
 	for name, text := range map[string]string{"rejected": "not there", "failed": `running Bind plugin "Gate": it is ill`} {
@@ -80,6 +73,9 @@ func TestAPluginBinds(t *testing.T) {
 		})
 		b.awaitPhase(name, "pending")
 	}
+	eventually(t, "the plugin is to bind the last one", func() bool { return slices.Contains(g.hears("late"), "bind late on a") })
+	g.ends()
+	b.awaitPhase("late", "bound on a")
 	for _, tried := range src.tried("") {
 		if tried.UID != "plain" && tried.UID != "skipped" {
 			t.Errorf("the source was to bind %s", tried.UID)
@@ -100,7 +96,9 @@ func TestAPodThatAllSkipIsNotBound(t *testing.T) {
 		t.Fatalf("commit: %v", got)
 	}
 	eventually(t, "it is told", func() bool {
-		return slices.ContainsFunc(src.reported("p"), func(r source.Report) bool { return strings.Contains(r.Message, "all Bind plugins have skipped the pod") })
+		return slices.ContainsFunc(src.reported("p"), func(r source.Report) bool {
+			return strings.Contains(r.Message, "all Bind plugins have skipped the pod")
+		})
 	})
 	b.awaitPhase("p", "pending")
 	if tried := src.tried("p"); len(tried) > 0 {
@@ -134,8 +132,8 @@ func TestATakeoverGoesOnWithABindByAPlugin(t *testing.T) {
 			}
 		})
 		endpoints := startEtcd(t)
-		b := start(t, endpoints, src, binding(t, src, g, true))
-		epoch := b.active()
+		b := start(t, endpoints, src, binding(t, src, g, true), named("first"))
+		b.active()
 		if done {
 			src.goAway(errFake) // the watch does not tell
 		}
@@ -143,9 +141,10 @@ func TestATakeoverGoesOnWithABindByAPlugin(t *testing.T) {
 			t.Fatalf("commit: %v", got)
 		}
 		eventually(t, "the plugin is to bind", func() bool { return slices.Contains(g.hears("p"), "bind p on a") })
+		b.stop() // though the plugin does not answer
 		src.goAway(nil)
-		depose(t, endpoints)
-		eventually(t, "another term", func() bool { return b.open() != nil && b.active() != epoch })
+		b = start(t, endpoints, src, binding(t, src, g, true), named("second"))
+		b.active()
 		b.awaitPhase("p", "bound on a")
 		binds := 0
 		for _, h := range g.hears("p") {
