@@ -51,7 +51,7 @@ func newRanker(t testing.TB) (*ranker, *choosy) {
 
 func (r *ranker) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
 	return &pluginv1.DescribeResponse{Plugins: []*pluginv1.PluginDescription{{
-		Name: "Choosy", Filters: true, Scores: true, Normalization: pluginv1.Normalization_NORMALIZATION_OWN, Depends: &pluginv1.Dependencies{Requested: true, Cluster: true},
+		Name: "Choosy", Filters: true, Scores: true, PostFilters: true, Normalization: pluginv1.Normalization_NORMALIZATION_OWN, Depends: &pluginv1.Dependencies{Requested: true, Cluster: true},
 	}}}, nil
 }
 
