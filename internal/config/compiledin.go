@@ -29,13 +29,19 @@ func EnabledCompiledIn(p *configv1.KubeSchedulerProfile, names []string) (enable
 	return enabled
 }
 
-// addCompiledIn has a profile filter and score by the plugins that are compiled in and run in it: at which points before that, their own process knows.
+// addCompiledIn has a profile filter and score by the plugins that are compiled in and run in it, also at points before that: at which, their own process knows.
 func (o Options) addCompiledIn(out *cluster.Profile, r resolved) {
 	own := func(name string) bool { _, ok := o.CompiledIn[name]; return ok }
 	out.PreFilters = slices.DeleteFunc(out.PreFilters, own)
 	for _, name := range r.at["preFilter"] {
 		if own(name) && !slices.Contains(out.Filters, name) {
 			out.Filters = append(out.Filters, name)
+		}
+	}
+	scores := slices.ContainsFunc(out.Weights, func(w cluster.PluginWeight) bool { return own(w.Name) })
+	for _, name := range r.at["preScore"] {
+		if own(name) && !scores { // its process calls what runs here when it is asked for scores, and scores nothing
+			out.Weights, scores = append(out.Weights, cluster.PluginWeight{Name: name, Weight: 1}), true
 		}
 	}
 }
@@ -46,13 +52,11 @@ func (o Options) unbuiltPoints(path *field.Path, p *configv1.Plugins, r resolved
 		return nil
 	}
 	refused := make(map[string][]string) // points that are enabled for all, by plugin
-	scores := false
 	for _, s := range pluginSets(p)[1:] {
 		for _, name := range r.at[s.point] {
 			if _, ok := o.CompiledIn[name]; !ok {
 				continue
 			}
-			scores = scores || s.point == "score"
 			if slices.Contains(compiledInPoints, s.point) {
 				continue
 			}
@@ -68,11 +72,6 @@ func (o Options) unbuiltPoints(path *field.Path, p *configv1.Plugins, r resolved
 			errs = append(errs, field.Forbidden(path.Child(multiPoint, "enabled").Index(k), fmt.Sprintf("%s is compiled in, and runs at %s too, where Berth cannot run such plugins yet: disable it there, or enable it at other points only",
 				e.Name, strings.Join(points, ", "))))
 			delete(refused, e.Name)
-		}
-	}
-	for _, name := range r.at["preScore"] {
-		if _, ok := o.CompiledIn[name]; ok && !scores {
-			errs = append(errs, field.Forbidden(path.Child("preScore"), fmt.Sprintf("%s is compiled in and runs here, and no plugin that is compiled in scores: Berth would not call it", name)))
 		}
 	}
 	return errs

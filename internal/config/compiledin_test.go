@@ -47,6 +47,25 @@ profiles:
 	}
 }
 
+// What runs at PreScore is called when scores are asked for: without a plugin that scores, one of 0.
+func TestAPluginThatIsCompiledInRunsAtPreScoreAlone(t *testing.T) {
+	early := cluster.PluginWeight{Name: "Early", Weight: 1}
+	for plugins, want := range map[string]bool{
+		"{preScore: {enabled: [{name: Early}]}}":                     true,
+		"{multiPoint: {enabled: [{name: Early}, {name: Chooser}]}}":  true,
+		"{multiPoint: {enabled: [{name: Early}, {name: Cheapest}]}}": false,
+		"{multiPoint: {enabled: [{name: Chooser}]}}":                 false,
+	} {
+		c, err := completeWith(compiledIn, "profiles: [{plugins: "+plugins+"}]\n")
+		if err != nil {
+			t.Fatalf("%s: %v", plugins, err)
+		}
+		if got := slices.Contains(c.Profiles[0].Weights, early); got != want {
+			t.Errorf("%s: weights %v, with %v: want %t", plugins, c.Profiles[0].Weights, early, want)
+		}
+	}
+}
+
 func TestPluginsThatAreCompiledInTakeSteps(t *testing.T) {
 	for _, tt := range []struct {
 		plugins string
@@ -76,7 +95,6 @@ func TestWherePluginsThatAreCompiledInCannotRunIsNamed(t *testing.T) {
 		{"multiPoint: {enabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: Sorter}]}", "runs at queueSort too"},
 		{"postFilter: {enabled: [{name: Sorter}]}", ""},
 		{"multiPoint: {enabled: [{name: Sorter}]}, queueSort: {disabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: '*'}]}", "SchedulingGates"},
-		{"multiPoint: {enabled: [{name: Early}]}", "profiles[0].plugins.preScore: Forbidden: Early is compiled in and runs here"},
 		{"multiPoint: {enabled: [{name: Early}, {name: Cheapest}]}", ""},
 		{"filter: {enabled: [{name: Chooser}]}", `profiles[0].plugins.filter.enabled[0].name: Invalid value: "Chooser": plugin does not extend FilterPlugin`},
 		{"filter: {enabled: [{name: Unknown}]}", `"Unknown": does not exist`},
