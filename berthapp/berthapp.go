@@ -48,15 +48,23 @@ func (p *plugins) add(name string, factory PluginFactory) error {
 	return nil
 }
 
-// NewCommand returns the command line of berth, with plugins. What is wrong with an option, running it says.
-func NewCommand(options ...Option) *cobra.Command {
+func newPlugins(options []Option) (*plugins, error) {
 	p := &plugins{registry: make(frameworkruntime.Registry)}
 	for _, option := range options {
 		if err := option(p); err != nil {
-			return &cobra.Command{
-				Use: "berth", DisableFlagParsing: true, SilenceUsage: true, SilenceErrors: true,
-				RunE: func(*cobra.Command, []string) error { return fmt.Errorf("compiled-in plugins: %w", err) },
-			}
+			return nil, fmt.Errorf("compiled-in plugins: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// NewCommand returns the command line of berth, with plugins. What is wrong with an option, running it says.
+func NewCommand(options ...Option) *cobra.Command {
+	p, err := newPlugins(options)
+	if err != nil {
+		return &cobra.Command{
+			Use: "berth", DisableFlagParsing: true, SilenceUsage: true, SilenceErrors: true,
+			RunE: func(*cobra.Command, []string) error { return err },
 		}
 	}
 	return command.New(&command.CompiledIn{Names: p.names, Host: hostCommand(p)})

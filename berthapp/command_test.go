@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -137,5 +140,44 @@ func TestTwoPluginsOfANameAreRefused(t *testing.T) {
 	c.SetArgs([]string{"all"})
 	if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "a plugin named Cheapest already exists") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A test may run plugins in its own process, and finds the same out about them as Berth does at its start.
+func TestPluginsInThisProcessAreThoseOfTheConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	config, kubeconfig := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "kubeconfig")
+	for file, text := range map[string]string{
+		config: `
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- {schedulerName: cheap, plugins: {multiPoint: {enabled: [{name: Cheapest}]}}}
+- {schedulerName: picky, plugins: {multiPoint: {enabled: [{name: Picky}]}}}
+`,
+		kubeconfig: "{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], contexts: [{name: c, context: {cluster: c}}], current-context: c}",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cheap, picky := WithPlugin(cheapest.Name, cheapest.New), WithPlugin("Picky", newPicky)
+	if _, err := NewInProcess(config, kubeconfig, cheap, cheap); err == nil || !strings.Contains(err.Error(), "a plugin named Cheapest already exists") {
+		t.Errorf("error %v of two plugins of a name", err)
+	}
+	in, err := NewInProcess(config, kubeconfig, cheap, picky)
+	if err != nil {
+		t.Fatal(err)
+	}
+	described := in.Describe(t.Context())
+	if !slices.Contains(described.Points["Cheapest"], "score") || described.Errors["cheap"] != "" || !strings.Contains(described.Errors["picky"], "invalid argument") {
+		t.Errorf("described: %+v", described)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Serve(t.Context(), "picky", time.Second, l); err == nil || !strings.Contains(err.Error(), "invalid argument") {
+		t.Errorf("error %v of plugins that cannot be made", err)
 	}
 }
