@@ -155,7 +155,11 @@ scheduler-plugins: ## the plugins of sigs.k8s.io/scheduler-plugins, unchanged, i
 
 .PHONY: scheduler-plugins-integration
 scheduler-plugins-integration: ## the integration tests that scheduler-plugins has itself, beside kube-scheduler and beside Berth; ONLY=… for those of a name
-	cd test/schedulerplugins && go vet ./... && cd integration && CGO_ENABLED=0 go test -v -count=1 -timeout 0 . -only '$(or $(ONLY),.)'
+	cd test/schedulerplugins && go vet ./... && cd integration && CGO_ENABLED=0 go test -v -count=1 -timeout 0 -run SchedulerPluginsOwn . -only '$(or $(ONLY),.)'
+
+.PHONY: upstream-plugins
+upstream-plugins: ## the tests that kube-scheduler has itself of plugins at each extension point, beside kube-scheduler and beside Berth; ONLY=… for those of a name
+	cd test/schedulerplugins && go vet ./... && cd integration && CGO_ENABLED=0 go test -v -count=1 -timeout 0 -run KubeSchedulersOwn . -only '$(or $(ONLY),.)'
 
 .PHONY: extenders
 extenders: ## two extenders of others, TopoLVM's and gpushare's, beside kube-scheduler and beside Berth: what they are asked, to the byte, and where pods go; builds them first
@@ -191,7 +195,7 @@ fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m
 # What takes hours, or time itself, or is built elsewhere, is a proof and no test: make test is the facts, in minutes. New ones, such
 # as other versions of Kubernetes, are added here.
 .PHONY: proofs
-proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, extenders, scheduler-plugins and its own tests, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
+proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, extenders, scheduler-plugins and its own tests, those of kube-scheduler's plugins, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
 	$(MAKE) oracle
 	$(MAKE) overload
 	$(MAKE) attack
@@ -200,6 +204,7 @@ proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, 
 	$(MAKE) extenders
 	$(MAKE) scheduler-plugins
 	$(MAKE) scheduler-plugins-integration
+	$(MAKE) upstream-plugins
 	$(MAKE) soak-etcd
 	$(MAKE) churn
 	$(MAKE) chaos DURATION=$(or $(DURATION),1h)

@@ -26,6 +26,9 @@ const module = "sigs.k8s.io/scheduler-plugins"
 // patience is after which a test of scheduler-plugins hangs.
 const patience = 30 * time.Minute
 
+// nowhere keeps tests from an etcd that is there by chance: they start one of their own if there is none.
+const nowhere = "KUBE_INTEGRATION_ETCD_URL=http://127.0.0.1:1"
+
 // podGroupStates is what 1.36 asks of listers, and the tests' own one does not have.
 const podGroupStates = `package util
 
@@ -34,15 +37,16 @@ import fwk "k8s.io/kube-scheduler/framework"
 func (*fakeSharedLister) PodGroupStates() fwk.PodGroupStateLister { return nil }
 `
 
-// upstream are the tests of scheduler-plugins, built.
+// upstream are tests of others, built.
 type upstream struct {
 	dir     string // where they run
 	program string
-	assets  string // where the programs of a control plane are
-	berth   string // the program of a Berth with the plugins
+	assets  string   // where the programs of a control plane are
+	berth   []string // the environment with which they start a Berth with the plugins
+	sure    bool     // all pass with kube-scheduler
 }
 
-// build copies the module, since files in the module cache cannot be replaced, and builds what it has in test/integration. Of what is copied, one line is changed: utils.go, by which all tests start their
+// build builds the tests of scheduler-plugins. It copies the module, since files in the module cache cannot be replaced, and builds what it has in test/integration. Of what is copied, one line is changed: utils.go, by which all tests start their
 // scheduler, imports package scheduler of this module in place of kube-scheduler's.
 func build(t *testing.T) *upstream {
 	t.Helper()
@@ -59,7 +63,7 @@ func build(t *testing.T) *upstream {
 	}
 	write(t, filepath.Join(to, "go.mod"), read(t, filepath.Join(from, "go.mod")))
 	write(t, filepath.Join(to, "test/util/podgroupstates.go"), []byte(podGroupStates))
-	u := &upstream{dir: filepath.Join(to, "test/integration"), program: filepath.Join(dir, "integration.test"), berth: filepath.Join(dir, "berth")}
+	u := &upstream{dir: filepath.Join(to, "test/integration"), program: filepath.Join(dir, "integration.test")}
 	for file := range left {
 		if err := os.Remove(filepath.Join(u.dir, file)); err != nil {
 			t.Fatal(err)
@@ -77,13 +81,21 @@ func build(t *testing.T) *upstream {
 	write(t, modfile, fmt.Appendf(read(t, mod), "\nreplace %s => %s\n", module, to))
 	write(t, filepath.Join(dir, "go.sum"), read(t, strings.TrimSuffix(mod, "mod")+"sum"))
 	goTool(t, "test", "-c", "-vet=off", "-modfile", modfile, "-o", u.program, module+"/test/integration")
-	goTool(t, "test", "-c", "-o", u.berth, "..")
+	berth := filepath.Join(dir, "berth")
+	goTool(t, "test", "-c", "-o", berth, "..")
+	u.berth = []string{scheduler.Program + "=" + berth}
+	u.assets = buildAssets(t)
+	return u
+}
+
+// buildAssets returns where the programs of a control plane are.
+func buildAssets(t *testing.T) string {
+	t.Helper()
 	programs, err := kubetest.Build(t.Context(), kubetest.Etcd, kubetest.APIServer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.assets = filepath.Dir(programs[kubetest.APIServer])
-	return u
+	return filepath.Dir(programs[kubetest.APIServer])
 }
 
 // tests returns the names of the tests, in their order.
@@ -152,7 +164,7 @@ func (u *upstream) execute(t *testing.T, env []string, args ...string) string {
 	defer os.RemoveAll(dir)
 	defer endAll(dir)
 	cmd := exec.CommandContext(ctx, u.program, args...)
-	cmd.Dir, cmd.Env = u.dir, append(append(os.Environ(), "KUBEBUILDER_ASSETS="+u.assets, "TMPDIR="+dir), env...)
+	cmd.Dir, cmd.Env = u.dir, append(append(os.Environ(), "KUBEBUILDER_ASSETS="+u.assets, "PATH="+u.assets+":"+os.Getenv("PATH"), nowhere, "TMPDIR="+dir), env...)
 	var out bytes.Buffer
 	cmd.Stdout = &out // what kube-scheduler logs goes elsewhere
 	if err := cmd.Run(); err != nil {
@@ -166,7 +178,7 @@ func endAll(dir string) {
 	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range commands {
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if text, _ := os.ReadFile(file); err == nil && bytes.Contains(text, []byte("="+dir+"/")) {
+		if text, _ := os.ReadFile(file); err == nil && bytes.Contains(text, []byte(dir+"/")) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package scheduler stands in for k8s.io/kubernetes/pkg/scheduler in the integration tests of scheduler-plugins: New makes the kube-scheduler that they ask for, or, if the environment names the program of a Berth, a Berth with the same profiles.
+// Package scheduler stands in for k8s.io/kubernetes/pkg/scheduler in the integration tests of scheduler-plugins and of kube-scheduler: New makes the kube-scheduler that they ask for, or, if the environment names the program of a Berth, a Berth with the same profiles.
 package scheduler
 
 import (
@@ -36,12 +36,15 @@ import (
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/kubetest"
+	"github.com/berth-scheduler/berth/test/schedulerplugins/relay"
 )
 
 // Environment variables.
 const (
 	// Program names the program of a Berth, which has the plugins. Without it, New makes a kube-scheduler.
 	Program = "BERTH_PROGRAM"
+	// InProcess, if it is not empty, has the plugins be those of the test, in its process, and not those that the Berth has compiled in: the program is relay/berth.
+	InProcess = "IN_PROCESS"
 	// AsBerth, if it is not empty, has a kube-scheduler be configured as a Berth would be.
 	AsBerth = "AS_BERTH"
 )
@@ -63,17 +66,25 @@ type Option = scheduler.Option
 
 // What the tests use besides.
 var (
-	NewInformerFactory = scheduler.NewInformerFactory
-	WithKubeConfig     = scheduler.WithKubeConfig
+	NewInformerFactory             = scheduler.NewInformerFactory
+	WithExtenders                  = scheduler.WithExtenders
+	WithFrameworkOutOfTreeRegistry = scheduler.WithFrameworkOutOfTreeRegistry
+	WithKubeConfig                 = scheduler.WithKubeConfig
+	WithParallelism                = scheduler.WithParallelism
+	WithPercentageOfNodesToScore   = scheduler.WithPercentageOfNodesToScore
+	WithPodInitialBackoffSeconds   = scheduler.WithPodInitialBackoffSeconds
+	WithPodMaxBackoffSeconds       = scheduler.WithPodMaxBackoffSeconds
+	WithProfiles                   = scheduler.WithProfiles
 )
 
-// Scheduler is a kube-scheduler, or a Berth, of which there is nothing to be seen from inside.
+// Scheduler is a kube-scheduler, or a Berth, of which nothing is to be seen from inside but how many nodes it has.
 type Scheduler struct {
-	*scheduler.Scheduler // nil: a Berth
-	process              *kubetest.Process
-	dir                  string
-	over                 context.Context // ends with it
-	stopped              chan struct{}   // closed when it no longer runs
+	*scheduler.Scheduler
+	process *kubetest.Process // nil: it is a kube-scheduler
+	plugins *inProcess        // nil: they are elsewhere
+	dir     string
+	over    context.Context // ends with it
+	stopped chan struct{}   // closed when it no longer runs
 }
 
 // last is the Berth that was made last. When its test is over, the next one begins without it.
@@ -112,12 +123,15 @@ func New(ctx context.Context, client kubernetes.Interface, objects informers.Sha
 
 // Run runs it until ctx ends.
 func (s *Scheduler) Run(ctx context.Context) {
-	if s.Scheduler != nil {
+	if s.process == nil {
 		s.Scheduler.Run(ctx)
 		return
 	}
 	defer close(s.stopped)
 	defer os.RemoveAll(s.dir)
+	if s.plugins != nil {
+		defer s.plugins.end()
+	}
 	select {
 	case <-ctx.Done():
 		s.process.Stop()
@@ -158,7 +172,18 @@ func startBerth(ctx context.Context, program string, of values) (_ *Scheduler, e
 		return nil, err
 	}
 	asked := "127.0.0.1:" + ports[0]
-	args := []string{"env", "TMPDIR=" + dir, program, "all", "--data-dir", filepath.Join(dir, "data"),
+	var plugins *inProcess
+	if os.Getenv(InProcess) != "" {
+		if plugins, err = of.serve(ctx, dir, cfg.Profiles, configFile, kubeconfig); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				plugins.end()
+			}
+		}()
+	}
+	args := []string{"env", "TMPDIR=" + dir, relay.At + "=" + filepath.Join(dir, pluginsFile), program, "all", "--data-dir", filepath.Join(dir, "data"),
 		"--listen", "127.0.0.1:0", "--http-listen", "", "--metrics-listen", asked, "--kubeconfig", kubeconfig, "--config", configFile}
 	if of.podMaxInUnschedulable > 0 {
 		args = append(args, "--pod-max-in-unschedulable-pods-duration", of.podMaxInUnschedulable.String())
@@ -173,7 +198,10 @@ func startBerth(ctx context.Context, program string, of values) (_ *Scheduler, e
 		process.Stop()
 		return nil, fmt.Errorf("%w\n%s", err, process.LogTail(logTail))
 	}
-	return &Scheduler{process: process, dir: dir, over: ctx, stopped: make(chan struct{})}, nil
+	return &Scheduler{
+		Scheduler: &scheduler.Scheduler{Cache: &nodeCount{url: "http://" + asked + "/metrics"}},
+		process:   process, plugins: plugins, dir: dir, over: ctx, stopped: make(chan struct{}),
+	}, nil
 }
 
 // awaitReady waits until ready returns nil.
@@ -325,7 +353,7 @@ func writeKubeconfig(file string, c *restclient.Config) error {
 		url = "https://" + url
 	}
 	out := clientcmdapi.NewConfig()
-	out.Clusters["test"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: c.CAData, InsecureSkipTLSVerify: c.Insecure}
+	out.Clusters["test"] = &clientcmdapi.Cluster{Server: url, CertificateAuthority: c.CAFile, CertificateAuthorityData: c.CAData, InsecureSkipTLSVerify: c.Insecure}
 	out.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData, Token: c.BearerToken}
 	out.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
 	out.CurrentContext = "test"
