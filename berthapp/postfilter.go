@@ -45,7 +45,7 @@ func (w *world) postFilter(ctx context.Context, k *kind, q *pluginv1.Question, n
 			_, out.ClearsNomination = nominates(result)
 			return &pluginv1.Answer{PostFiltered: out}, nil
 		case !status.IsRejected():
-			return nil, status.AsError()
+			return &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Error: pluginproto.Cut(status.AsError().Error())}}, nil
 		}
 		if _, clears := nominates(result); clears {
 			out.ClearsNomination = true

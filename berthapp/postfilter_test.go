@@ -75,7 +75,7 @@ func TestPluginsLookForAWayAsInKubeScheduler(t *testing.T) {
 		},
 		"a nomination ends": {always(fwk.Unschedulable), always(fwk.Unschedulable, "no"), map[string]*fwk.PostFilterResult{"A": nominated("")}, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{ClearsNomination: true, Reason: "no"}}, []string{"A", "B"}},
 		"one ends it":       {always(fwk.UnschedulableAndUnresolvable, "never"), nil, nil, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Unresolvable: true, Reason: "never"}}, []string{"A"}},
-		"one fails":         {always(fwk.Error, "it is ill"), nil, nil, &pluginv1.Answer{Error: "it is ill"}, []string{"A"}},
+		"one fails":         {always(fwk.Error, "it is ill"), nil, nil, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Error: "it is ill"}}, []string{"A"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWalk(t)

@@ -94,6 +94,10 @@ func (p *plugins) stripped(full *config.KubeSchedulerProfile) *config.KubeSchedu
 			set.Enabled[k].Weight = 0
 		}
 	}
+	isBinder := func(e config.Plugin) bool { return e.Name == defaultbinder.Name }
+	if !slices.ContainsFunc(out.Plugins.Bind.Enabled, isBinder) { // services may be all that bind
+		out.Plugins.Bind.Enabled = append(out.Plugins.Bind.Enabled, config.Plugin{Name: defaultbinder.Name})
+	}
 	return out
 }
 

@@ -64,7 +64,7 @@ func (q *question) answer(ctx context.Context, log *slog.Logger) *pluginv1.Answe
 	if len(q.postFilters) > 0 {
 		out, err := q.postFilter(ctx, log)
 		if err != nil {
-			return &pluginv1.Answer{Error: pluginproto.Cut(err.Error())}
+			out = &pluginv1.PostFiltered{Error: pluginproto.Cut(err.Error())}
 		}
 		return &pluginv1.Answer{PostFiltered: out}
 	}

@@ -54,11 +54,11 @@ func TestPluginsLookForAWayOneAfterTheOther(t *testing.T) {
 		"one does":      {map[string]func() (PostFiltered, error){"A": says(PostFiltered{Success: true, Nominated: "n1"}, nil)}, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Success: true, Nominated: "n1"}}, 2},
 		"one ends it":   {map[string]func() (PostFiltered, error){"C": says(PostFiltered{Unresolvable: true, Reason: "never"}, nil)}, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Unresolvable: true, Reason: "never"}}, 1},
 		"one clears":    {map[string]func() (PostFiltered, error){"C": says(PostFiltered{ClearsNomination: true}, nil)}, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{ClearsNomination: true, Reason: "A found none, B found none"}}, 3},
-		"one fails":     {map[string]func() (PostFiltered, error){"A": says(PostFiltered{}, errors.New("ill"))}, &pluginv1.Answer{Error: "plugin A: ill"}, 2},
-		"one panics":    {map[string]func() (PostFiltered, error){"A": func() (PostFiltered, error) { panic("oh") }}, &pluginv1.Answer{Error: "plugin A: panic: oh"}, 2},
-		"two at a time": {map[string]func() (PostFiltered, error){"A": says(PostFiltered{Success: true, Unresolvable: true}, nil)}, &pluginv1.Answer{Error: "plugin A: it has success, and is unresolvable"}, 2},
-		"not a way":     {map[string]func() (PostFiltered, error){"A": says(PostFiltered{Nominated: "n1"}, nil)}, &pluginv1.Answer{Error: "plugin A: it nominates the pod without success"}, 2},
-		"to and fro":    {map[string]func() (PostFiltered, error){"A": says(PostFiltered{Success: true, Nominated: "n1", ClearsNomination: true}, nil)}, &pluginv1.Answer{Error: "plugin A: it nominates the pod, and ends its nomination"}, 2},
+		"one fails":     {map[string]func() (PostFiltered, error){"A": says(PostFiltered{}, errors.New("ill"))}, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Error: "plugin A: ill"}}, 2},
+		"one panics":    {map[string]func() (PostFiltered, error){"A": func() (PostFiltered, error) { panic("oh") }}, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Error: "plugin A: panic: oh"}}, 2},
+		"two at a time": {map[string]func() (PostFiltered, error){"A": says(PostFiltered{Success: true, Unresolvable: true}, nil)}, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Error: "plugin A: it has success, and is unresolvable"}}, 2},
+		"not a way":     {map[string]func() (PostFiltered, error){"A": says(PostFiltered{Nominated: "n1"}, nil)}, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Error: "plugin A: it nominates the pod without success"}}, 2},
+		"to and fro":    {map[string]func() (PostFiltered, error){"A": says(PostFiltered{Success: true, Nominated: "n1", ClearsNomination: true}, nil)}, &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Error: "plugin A: it nominates the pod, and ends its nomination"}}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, asked := ways(t, tt.found)

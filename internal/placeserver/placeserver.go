@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// AtOnce are as many turns as there are at a time for a stream, and as many again for what comes behind a bind, which nobody waits for. PreBinds need none, which may take minutes, nor do placements that
+	// AtOnce are as many turns as there are at a time for a stream, and as many again for what comes behind a bind, which nobody waits for. PreBinds and binds need none, which may take long, nor do placements that
 	// wait: of these there are as many as placements.
 	AtOnce = 64
 	// maxPlacements are as many pods as a stream can have something kept of. Berth has some ten thousand at most.
@@ -418,7 +418,7 @@ func (s *Step) Context() (_ context.Context, done func(), err error) {
 		return within, func() { cancel(); <-p.turns }, nil
 	case ctx.Err() != nil:
 		return nil, nil, context.Cause(ctx)
-	case s.Kind == pluginv1.Step_STEP_PRE_BIND:
+	case s.Kind == pluginv1.Step_STEP_PRE_BIND, s.Kind == pluginv1.Step_STEP_BIND:
 		return ctx, func() {}, nil
 	}
 	select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -102,5 +103,52 @@ func TestABindTakesAnAPIServer(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(err.Error(), `plugin service "s": there is no API server to bind pods in`) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A bind that takes longer than the service's time takes nothing from others: what is known of it is asked again, and it goes on.
+func TestABindThatIsLateHarmsNobodyElse(t *testing.T) {
+	for _, ignorable := range []bool{false, true} {
+		bubble.Test(t, func(t *testing.T) {
+			s := &stepper{answer: func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+				if binds(r) {
+					return nil
+				}
+				return []*pluginv1.PlaceResponse{{}}
+			}}
+			h := hosting(t, s, time.Minute)
+			h.services[0].Ignorable = ignorable
+			for range 3 {
+				if bound, err := h.Bind(t.Context(), 1, placementOf("p"), noPod); bound || !errors.Is(err, errLate) || Stated(err) {
+					t.Errorf("late: bound %v, %v", bound, err)
+				}
+			}
+			if err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err != nil {
+				t.Errorf("another pod: %v", err)
+			}
+			var got []string
+			for _, r := range s.requests() {
+				got = append(got, r.GetStep().String()+" "+r.GetPlacement().GetName())
+			}
+			if want := []string{"STEP_UNSPECIFIED ", "STEP_RESERVE p", "STEP_BIND p", "STEP_RESERVE q"}; !slices.Equal(got, want) {
+				t.Errorf("told %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// Who has refused to reserve a pod is not asked to bind it.
+func TestAPodThatIsNotReservedIsNotBound(t *testing.T) {
+	s := &stepper{answer: func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+		return []*pluginv1.PlaceResponse{{Rejection: &pluginv1.Rejection{Plugin: "P", Reason: "no"}}}
+	}}
+	h := hosting(t, s, time.Minute)
+	for range 2 {
+		if bound, err := h.Bind(t.Context(), 1, placementOf("p"), noPod); bound || !errors.As(err, new(Rejection)) || !Stated(err) {
+			t.Errorf("bound %v, %v", bound, err)
+		}
+	}
+	if slices.ContainsFunc(s.requests(), binds) {
+		t.Errorf("told %v", s.requests())
 	}
 }

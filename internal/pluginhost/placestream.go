@@ -38,6 +38,7 @@ type placeStream struct {
 	outbox  []*pluginv1.PlaceRequest // as many as steps can be under way
 	calls   map[int64]*call          // without an answer that is the last
 	placed  map[string]int           // by uid of those that are reserved, how many of calls are about it
+	refused map[string]error         // of those, why they have not been reserved after all
 	proven  bool                     // it has answered
 	err     error                    // why it has ended
 	endedAt time.Time
@@ -67,6 +68,16 @@ func (is *placeStream) binds() (n int) {
 		}
 	}
 	return n
+}
+
+// hasReserved returns why a placement that it has been told of is not reserved, nil if it is.
+func (is *placeStream) hasReserved(uid string) error {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	if _, ok := is.placed[uid]; !ok {
+		return fmt.Errorf("%w since the pod was reserved", errEnded)
+	}
+	return is.refused[uid]
 }
 
 // underWay returns a call about a pod that has not been answered, nil if there is none.
@@ -199,7 +210,7 @@ func (is *placeStream) receives() {
 	is.mu.Lock()
 	is.err, is.endedAt = err, time.Now()
 	calls := is.calls
-	is.calls, is.placed, is.outbox = nil, nil, nil
+	is.calls, is.placed, is.refused, is.outbox = nil, nil, nil, nil
 	is.mu.Unlock()
 	is.ended()
 	for _, c := range calls {
@@ -255,8 +266,14 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 	uid, told := c.request.GetPlacement().GetUid(), c.request.GetStep()
 	if n, ok := is.placed[uid]; ok {
 		is.placed[uid] = n - 1
+		if told == pluginv1.Step_STEP_RESERVE {
+			if delete(is.refused, uid); err != nil {
+				is.refused[uid] = err
+			}
+		}
 		if told == pluginv1.Step_STEP_UNRESERVE || told == pluginv1.Step_STEP_POST_BIND {
 			delete(is.placed, uid)
+			delete(is.refused, uid)
 			if n > 1 {
 				err = fmt.Errorf("its answer makes no sense: a step of %s/%s is under way still", c.request.GetPlacement().GetNamespace(), c.request.GetPlacement().GetName())
 				c.end(err)

@@ -47,9 +47,6 @@ func (h *Host) PreBinds(schedulerName string) bool {
 	return slices.ContainsFunc(h.uses[schedulerName], func(u use) bool { return len(u.steps[preBind]) > 0 })
 }
 
-// BindAny reports whether some service binds pods of some scheduler name.
-func (h *Host) BindAny() bool { return len(h.binds) > 0 }
-
 // Binds returns the services that bind pods of a scheduler name.
 func (h *Host) Binds(schedulerName string) (set Set) {
 	if _, any := h.binds[schedulerName]; !any {
@@ -181,37 +178,80 @@ func (h *Host) PreBind(ctx context.Context, epoch cluster.Epoch, p Placement, po
 // ErrSkipped is that all plugins have skipped a pod, and Berth is none of those that bind.
 var ErrSkipped = errors.New("all Bind plugins have skipped the pod")
 
-// Stated reports whether an error is what a service has answered: then it has not done what was asked for, as far as it knows.
+// errUnsent is that nobody was asked to bind.
+type errUnsent struct{ error }
+
+func (e errUnsent) Unwrap() error { return e.error }
+
+// Stated reports whether an error of Bind says that nobody has bound the pod, as far as services know: else nobody knows.
 func Stated(err error) bool {
-	return errors.As(err, new(Rejection)) || errors.As(err, new(errStep)) || errors.Is(err, ErrSkipped)
+	return errors.As(err, new(Rejection)) || errors.As(err, new(errStep)) || errors.As(err, new(errUnsent)) || errors.Is(err, ErrSkipped)
 }
 
-// Bind has services bind a placement, the first that does not skip it. False: all have skipped it, or are passed over, and Berth is to bind it. What comes of an error that is not [Stated] is not known. A service that does not know of the placement
-// is told of it first.
+// Bind has services bind a placement, the first that does not skip it. False: all have skipped it, or are passed over, and Berth is to bind it. What comes of an error that is not [Stated] is not known: a service that does not answer in its time may do so, and is waited for
+// again when the same is tried again. A service that does not know of the placement is told of it first.
 func (h *Host) Bind(ctx context.Context, epoch cluster.Epoch, p Placement, pod PodOf) (bound bool, err error) {
 	for _, u := range h.inOrder(p.SchedulerName, bind) {
 		s := h.services[u.service]
-		is, err := s.beginPlacing(ctx, epoch)
-		if err == nil && !is.isReserved(p.UID) {
-			is, err = s.reserve(ctx, epoch, u, p, pod)
-		}
-		if err == nil {
-			c := is.underWay(bind, p.UID) // of a try that nobody has waited for to its end
-			if c == nil {
-				c = is.send(bind, u.steps[bind], p, nil, nil)
+		is, err := s.knows(ctx, epoch, u, p, pod)
+		if err != nil {
+			if err := s.excused(ctx, err, u.steps[bind]); err != nil {
+				return false, errUnsent{err}
 			}
-			if err = s.await(ctx, is, c, c.last); err == nil && !c.skipped {
-				return true, nil
-			}
+			continue
 		}
-		if err := s.excused(ctx, err, u.steps[bind]); err != nil {
-			return false, err
+		if ctx.Err() != nil {
+			return false, errUnsent{context.Cause(ctx)}
+		}
+		c := is.underWay(bind, p.UID) // of a try that nobody has waited for to its end
+		if c == nil {
+			c = is.send(bind, u.steps[bind], p, nil, nil)
+		}
+		switch err := s.awaitBind(ctx, c); {
+		case err != nil && Stated(err):
+			return false, s.excused(ctx, err, u.steps[bind])
+		case err != nil:
+			return false, fmt.Errorf("plugin service %q: %w", s.Name, err)
+		case !c.skipped:
+			return true, nil
 		}
 	}
 	if !h.binds[p.SchedulerName] {
 		return false, ErrSkipped
 	}
 	return false, nil
+}
+
+// knows returns the stream of a service that has reserved a placement, which it is told of unless it has been.
+func (s *service) knows(ctx context.Context, epoch cluster.Epoch, u *use, p Placement, pod PodOf) (*placeStream, error) {
+	is, err := s.beginPlacing(ctx, epoch)
+	switch {
+	case err != nil:
+		return nil, err
+	case !is.isReserved(p.UID):
+		return s.reserve(ctx, epoch, u, p, pod)
+	}
+	if c := is.underWay(reserve, p.UID); c != nil { // whoever has sent it has not waited
+		if err := s.await(ctx, is, c, c.last); err != nil {
+			return nil, err
+		}
+	}
+	return is, is.hasReserved(p.UID)
+}
+
+// awaitBind waits for an answer to a bind within the service's time. Without one the stream goes on, and the bind too.
+func (s *service) awaitBind(ctx context.Context, c *call) (err error) {
+	defer func() { s.metrics.observe(bind.String(), time.Since(c.began), err) }()
+	timer := time.NewTimer(s.Timeout)
+	defer timer.Stop()
+	select {
+	case <-c.last:
+		return c.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return fmt.Errorf("%w of %v", errLate, s.Timeout)
+	}
 }
 
 // Unreserve has services that were told of a placement take back what they have done for it, the last that was told first. Where that is not known to have been done, the service's stream has ended, and

@@ -57,8 +57,10 @@ func (k *Asking) CollectPostFilter(st *cluster.State, subject engine.Subject, of
 	if !slices.Contains(k.parts, p) {
 		return
 	}
+	for _, other := range k.parts { // what is left there of others' questions is not asked any more
+		other.service.session.sync(st)
+	}
 	is := p.service.session
-	is.sync(st)
 	if is.all.cluster {
 		is.tellAll(st)
 	}
@@ -86,16 +88,22 @@ func (k *Asking) CollectPostFilter(st *cluster.State, subject engine.Subject, of
 	b.questions = append(b.questions, question{kind: p.kind, use: &p.use, seq: st.Version().Seq, post: of})
 }
 
+// Last returns the last plugin of those that are asked.
+func (f *PostFiltering) Last() string { return f.plugins[len(f.plugins)-1] }
+
 // Result returns what has come of it behind Exchange, nil if the service has failed, and is ignorable.
 func (f *PostFiltering) Result() *PostFiltered { return f.result }
 
 // take takes the answer, if it makes sense.
 func (f *PostFiltering) take(a *pluginv1.Answer) error {
 	if a.GetError() != "" {
-		f.result = &PostFiltered{Failed: true, Reason: extender.Short(a.GetError())}
-		return nil
+		return errStated(extender.Short(a.GetError()))
 	}
 	is := a.GetPostFiltered()
+	if is.GetError() != "" {
+		f.result = &PostFiltered{Failed: true, Reason: extender.Short(is.GetError())}
+		return nil
+	}
 	switch {
 	case is == nil:
 		return errors.New("want post_filtered: plugins were asked to look for a way for a pod that fits nowhere")

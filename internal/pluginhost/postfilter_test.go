@@ -91,7 +91,8 @@ func TestWhatIsAnsweredOfAPodThatFitsNowhere(t *testing.T) {
 	}{
 		"a node":         {&pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Success: true, Nominated: "n1"}}, &PostFiltered{Success: true, Nominated: "n1"}, ""},
 		"unresolvable":   {&pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Unresolvable: true, ClearsNomination: true, Reason: "never"}}, &PostFiltered{Unresolvable: true, ClearsNomination: true, Reason: "never"}, ""},
-		"an error":       {&pluginv1.Answer{Error: "plugin A: it is ill"}, &PostFiltered{Failed: true, Reason: "plugin A: it is ill"}, ""},
+		"an error":       {&pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Error: "plugin A: it is ill"}}, &PostFiltered{Failed: true, Reason: "plugin A: it is ill"}, ""},
+		"no answer":      {&pluginv1.Answer{Error: "it does not know yet"}, nil, "it does not know yet"},
 		"nothing":        {&pluginv1.Answer{}, nil, "want post_filtered"},
 		"both":           {&pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Success: true, Unresolvable: true}}, nil, "success, and unresolvable"},
 		"to, and not to": {&pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Success: true, Nominated: "n1", ClearsNomination: true}}, nil, "its nomination is to end"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -218,6 +219,9 @@ func (s *service) took(node time.Duration) {
 
 // slower has a service asked about fewer nodes at a time than it was too late with.
 func (s *service) slower(b *batch) {
+	if slices.ContainsFunc(b.questions, func(q question) bool { return q.post != nil }) { // that says nothing of how long nodes take
+		return
+	}
 	n := max(1, b.count, len(b.request.GetNodes()))
 	if n < min(tellingAsked, s.limits.asked) { // that tells nothing of others
 		s.limits.asked = max(1, s.limits.asked/4)

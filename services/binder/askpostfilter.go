@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,7 @@ func (t *term) askPostFilter(ctx context.Context, req *binderv1.AskPostFilterReq
 	defer cancel()
 	turn := newAskTurn(t.extenders)
 	defer turn.end()
-	p := &postFiltering{req: req, asked: &asked{term: t, turn: turn, scratch: turn.scratch, postFilters: req.GetPlugins(), began: time.Now(), req: &binderv1.AskRequest{
+	p := &postFiltering{req: req, left: req.GetPlugins(), asked: &asked{term: t, turn: turn, scratch: turn.scratch, postFilters: req.GetPlugins(), began: time.Now(), req: &binderv1.AskRequest{
 		Shard: req.GetShard(), ShardRevision: req.GetShardRevision(), Version: req.GetVersion(), Id: req.GetPod().GetId(), Uid: req.GetPod().GetUid(), Attempt: req.GetAttempt(),
 	}}}
 	p.run(ctx)
@@ -101,6 +102,9 @@ type postFiltering struct {
 	*asked
 	req     *binderv1.AskPostFilterRequest
 	refused []pluginhost.RefusedNode // that could run the pod if others were evicted
+	left    []string                 // the plugins that have not been asked
+	reasons []string                 // of the others
+	clears  bool                     // one of them has its nomination end
 	out     *binderv1.AskPostFilterResponse
 }
 
@@ -284,9 +288,7 @@ func (p *postFiltering) lookAt(st *cluster.State, s *sight, word int, only clust
 
 // ask has plugins look for a way, one service after the other, until one has found one, or nobody else is to be asked.
 func (p *postFiltering) ask(ctx context.Context) error {
-	var reasons []string
-	clears := false
-	for _, of := range p.judges.PostFilters(p.postFilters) {
+	for _, of := range p.judges.PostFilters(p.left) {
 		p.judges.Refresh()
 		p.read(func(st *cluster.State, _ *cluster.PodRow) { p.judges.CollectPostFilter(st, p.subject, of, p.refused) })
 		if p.over() {
@@ -297,6 +299,7 @@ func (p *postFiltering) ask(ctx context.Context) error {
 			p.judges = nil // whatever comes next begins anew
 			return err
 		}
+		p.left = p.left[slices.Index(p.left, of.Last())+1:]
 		r := of.Result()
 		switch {
 		case r == nil:
@@ -310,12 +313,12 @@ func (p *postFiltering) ask(ctx context.Context) error {
 			p.ends(binderv1.AskPostFilterResponse_RESULT_ENDS, r.Reason, r.ClearsNomination)
 			return nil
 		default:
-			if clears = clears || r.ClearsNomination; r.Reason != "" {
-				reasons = append(reasons, r.Reason)
+			if p.clears = p.clears || r.ClearsNomination; r.Reason != "" {
+				p.reasons = append(p.reasons, r.Reason)
 			}
 		}
 	}
-	p.ends(binderv1.AskPostFilterResponse_RESULT_NONE, extender.Short(strings.Join(reasons, ", ")), clears)
+	p.ends(binderv1.AskPostFilterResponse_RESULT_NONE, extender.Short(strings.Join(p.reasons, ", ")), p.clears)
 	return nil
 }
 
@@ -324,7 +327,7 @@ func (p *postFiltering) nominate(node string) {
 	if p.err = p.admit("post-filter", p.req.GetShard(), p.req.GetShardRevision(), p.req.GetVersion(), 1); p.err != nil { // while plugins thought
 		return
 	}
-	result, conflict, unknown, full := binderv1.Outcome_RESULT_UNSPECIFIED, "", false, false
+	result, conflict, unknown := binderv1.Outcome_RESULT_UNSPECIFIED, "", false
 	p.broken = p.ledger.update(func(tx *tx) error {
 		st := tx.state
 		stint, err := p.stint(tx)
@@ -349,20 +352,20 @@ func (p *postFiltering) nominate(node string) {
 		}
 		report := reportOf(row, p.req.GetPod().GetReason(), p.req.GetPod().GetMessage())
 		report.Attempt, report.Nominate, report.Nominated = p.req.GetPod().GetAttempt(), true, node
-		if !p.reports.add(report) {
-			full = p.reports.room.full()
-			result, conflict = binderv1.Outcome_RESULT_RETRY, conflictBusy // so it is with a namespace
-			return nil
+		if !p.reports.add(report) { // the pod's next report tells of it
+			p.metrics.laneDropped.WithLabelValues(laneReports).Inc()
 		}
-		p.ledger.preempted[row.UID] = lastPreemption{by: p.attempt()}
+		last := lastPreemption{by: p.attempt()}
+		if row.Nominated == node { // perhaps since some pods go, of which some may be spared
+			last.victims = p.ledger.preempted[row.UID].victims
+		}
+		p.ledger.preempted[row.UID] = last
 		return p.ledger.fold.Nominate(id, node)
 	})
 	switch {
 	case p.broken != nil:
-	case full:
-		p.err = p.errReportsFull(1)
-	case unknown:
-		p.ends(binderv1.AskPostFilterResponse_RESULT_ENDS, fmt.Sprintf("plugins nominate it to node %q, which is not there", extender.Short(node)), false)
+	case unknown: // it may come
+		p.ends(binderv1.AskPostFilterResponse_RESULT_SUCCESS, "", false)
 	case result != binderv1.Outcome_RESULT_UNSPECIFIED:
 		p.result(result, conflict)
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,19 +22,18 @@ var (
 	errWhileRead  = errors.New("the term has ended while the pod was read")
 )
 
-// write has placements bound: by an extender those that interest one that binds, by plugins those of profiles that have some which bind, and by the source all others. It answers for each, in order.
-func (t *term) write(ctx context.Context, bindings []source.Binding) []source.Outcome {
-	by := t.boundByOthers(bindings)
-	if by == nil {
+// write has placements bound, as they are written: by an extender those that interest one that binds, by plugins those of profiles that have some which bind, and by the source all others. It answers for each, in order.
+func (t *term) write(ctx context.Context, placements []*placement, bindings []source.Binding) []source.Outcome {
+	if !slices.ContainsFunc(placements, func(p *placement) bool { return p.binders != 0 }) {
 		return t.source.Bind(ctx, t.fence, bindings)
 	}
 	out := make([]source.Outcome, len(bindings))
 	var others []source.Binding
 	var at []int
 	for i, b := range bindings {
-		if by[i] != 0 {
+		if placements[i].binders != 0 {
 			var bound bool
-			if out[i], bound = t.bindByOthers(ctx, b, by[i]); bound {
+			if out[i], bound = t.bindByOthers(ctx, placements[i]); bound {
 				continue
 			}
 		}
@@ -47,84 +47,110 @@ func (t *term) write(ctx context.Context, bindings []source.Binding) []source.Ou
 	return out
 }
 
-// boundByOthers returns which extenders and plugin services are to bind each placement, nil if none is to bind any.
-func (t *term) boundByOthers(bindings []source.Binding) (by []extender.Interest) {
-	if t.extenders == nil || !t.extenders.bindAny() {
-		return nil
-	}
-	t.ledger.mu.Lock()
-	defer t.ledger.mu.Unlock()
-	for i, b := range bindings {
-		if in := t.binders(b.UID); in != 0 {
-			if by == nil {
-				by = make([]extender.Interest, len(bindings))
-			}
-			by[i] = in
-		}
-	}
-	return by
-}
-
-// bindAny reports whether some extender or plugin service binds.
-func (a *extenders) bindAny() bool {
-	return a.binds != 0 || a.services != nil && a.services.BindAny()
-}
-
 // bindByOthers has an extender or plugins bind a pod, unless the pod shows that this, or an earlier try, has happened, or cannot. An outcome that is not known is so found
 // out by the next try. False: no extender is there for it, or only one that has failed and is ignorable, and plugins have skipped it; then the source binds, as in kube-scheduler.
 //
 // Nothing keeps them from binding after their call has ended, whatever is written to the pod meanwhile: then the source tells that the pod is there.
-func (t *term) bindByOthers(ctx context.Context, b source.Binding, by extender.Interest) (o source.Outcome, bound bool) {
+func (t *term) bindByOthers(ctx context.Context, p *placement) (o source.Outcome, bound bool) {
 	who := "an extender"
 	outcome := func(r source.Result, err error) (source.Outcome, bool) {
-		return source.Outcome{Result: r, Err: fmt.Errorf("bind %s/%s to %s by %s: %w", b.Namespace, b.Name, b.Node, who, err)}, true
+		if r == source.BindDone {
+			return source.Outcome{Result: r}, true
+		}
+		return source.Outcome{Result: r, Err: fmt.Errorf("bind %s/%s to %s by %s: %w", p.Namespace, p.Name, p.Node, who, err)}, true
 	}
-	pod, err := t.extenders.objects.Pod(ctx, b.Namespace, b.Name)
-	switch {
-	case err != nil:
+	pod, err := t.extenders.objects.Pod(ctx, p.Namespace, p.Name)
+	if err != nil {
 		return outcome(source.BindUnknown, err)
-	case pod == nil || string(pod.UID) != b.UID || pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
-		return outcome(source.BindGone, errPodGone)
-	case pod.Spec.NodeName == b.Node:
-		return source.Outcome{Result: source.BindDone}, true
-	case pod.Spec.NodeName != "":
-		return outcome(source.BindElsewhere, errBoundThere)
-	case source.Ended(ctx):
+	}
+	if r, err := p.shows(pod); r != source.BindUnknown {
+		return outcome(r, err)
+	}
+	if source.Ended(ctx) {
 		return outcome(source.BindUnknown, errWhileRead)
 	}
-	if by&t.extenders.binds != 0 {
+	if p.binders&t.extenders.binds != 0 {
 		bound, err = t.extenders.set.Bind(ctx, extender.ResourceNames(pod), extenderv1.ExtenderBindingArgs{
-			PodName: b.Name, PodNamespace: b.Namespace, PodUID: types.UID(b.UID), Node: b.Node,
+			PodName: p.Name, PodNamespace: p.Namespace, PodUID: types.UID(p.UID), Node: p.Node,
 		})
 	}
-	stated := errors.As(err, new(extender.Stated))
-	if services := t.extenders.servicesOf(by &^ t.extenders.binds); err == nil && !bound && services != 0 {
-		who = "a plugin"
-		bound, err = t.bindByPlugins(ctx, b, pod)
-		if stated = pluginhost.Stated(err); stated { // it may have been bound all the same
-			is, unread := t.extenders.objects.Pod(ctx, b.Namespace, b.Name)
-			if bound = is != nil && string(is.UID) == b.UID && is.Spec.NodeName == b.Node; bound {
-				return source.Outcome{Result: source.BindDone}, true
-			}
-			stated = unread == nil
-		}
+	switch byPlugins := p.boundByPlugins(t.extenders); {
+	case err == nil && bound:
+		return source.Outcome{Result: source.BindDone}, true
+	case errors.As(err, new(extender.Stated)):
+		return outcome(source.BindRefused, err)
+	case err != nil:
+		return outcome(source.BindUnknown, err)
+	case !byPlugins:
+		return source.Outcome{}, false
 	}
+	who = "a plugin"
+	bound, err = t.bindByPlugins(ctx, p, pod)
 	switch {
 	case err == nil && bound:
 		return source.Outcome{Result: source.BindDone}, true
 	case err == nil:
 		return source.Outcome{}, false
-	case stated:
-		return outcome(source.BindRefused, err)
+	case !pluginhost.Stated(err):
+		return outcome(source.BindUnknown, err)
 	}
-	return outcome(source.BindUnknown, err)
+	// The plugin may have bound it all the same.
+	refused := err
+	if pod, err = t.extenders.objects.Pod(ctx, p.Namespace, p.Name); err != nil {
+		return outcome(source.BindUnknown, refused)
+	}
+	if r, err := p.shows(pod); r != source.BindUnknown {
+		return outcome(r, err)
+	}
+	return source.Outcome{Result: source.BindRefused, Err: p.refusedBind(refused)}, true
+}
+
+// refusedBind returns why a placement is given back that plugins have refused to bind, as kube-scheduler words it.
+func (p *placement) refusedBind(err error) stepError {
+	var no pluginhost.Rejection
+	if errors.As(err, &no) {
+		return stepError{reasonUnschedulable, no.Reason}
+	}
+	return stepError{reasonError, err.Error()}
+}
+
+// boundByPlugins reports whether plugin services bind a placement.
+func (p *placement) boundByPlugins(of *extenders) bool {
+	return of != nil && p.progress != nil && of.servicesOf(p.binders&^of.binds) != 0
+}
+
+// shows returns what a pod, as it has just been read, shows of the bind of a placement: BindUnknown says that none has happened.
+func (p *placement) shows(pod *corev1.Pod) (source.Result, error) {
+	switch {
+	case pod == nil || string(pod.UID) != p.UID || pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
+		return source.BindGone, errPodGone
+	case pod.Spec.NodeName == p.Node:
+		return source.BindDone, errBoundThere
+	case pod.Spec.NodeName != "":
+		return source.BindElsewhere, errBoundThere
+	}
+	return source.BindUnknown, nil
 }
 
 // bindByPlugins has plugins bind a pod.
-func (t *term) bindByPlugins(ctx context.Context, b source.Binding, pod *corev1.Pod) (bound bool, err error) {
-	told := pluginhost.Placement{UID: b.UID, Namespace: b.Namespace, Name: b.Name, Node: b.Node, SchedulerName: t.ledger.schedulerOf(b.UID)}
+func (t *term) bindByPlugins(ctx context.Context, p *placement, pod *corev1.Pod) (bound bool, err error) {
 	pod.ManagedFields = nil
 	ctx, done := t.within(ctx)
 	defer done()
-	return t.extenders.services.Bind(ctx, cluster.Epoch(t.epoch), told, func(context.Context) (*corev1.Pod, error) { return pod, nil })
+	return t.extenders.services.Bind(ctx, cluster.Epoch(t.epoch), p.progress.told, func(context.Context) (*corev1.Pod, error) { return pod, nil })
+}
+
+// boundAfterAll reports whether a placement that is to be given back has been bound by plugins: they have ended what they did for it by now.
+func (t *term) boundAfterAll(p *placement) bool {
+	if !p.boundByPlugins(t.extenders) {
+		return false
+	}
+	ctx, done := t.within(context.Background())
+	defer done()
+	pod, err := t.object(ctx, p.Namespace, p.Name)
+	if err != nil {
+		return false
+	}
+	r, _ := p.shows(pod)
+	return r == source.BindDone
 }

@@ -308,7 +308,7 @@ func (t *term) send(calls context.Context, open []*placement, bindings []source.
 	}
 	out := tried{began: time.Now()}
 	call, done := t.callFor(source.WithEnd(calls, t.ended), stint)
-	out.outcomes = t.write(call, bindings)
+	out.outcomes = t.write(call, open, bindings)
 	done()
 	out.ended = time.Now()
 	t.metrics.bindSeconds.Observe(out.ended.Sub(out.began).Seconds())

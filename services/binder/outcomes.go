@@ -173,7 +173,12 @@ func (t *term) takeBack(p *placement, result source.Result, reason string, repor
 	}
 	t.stepping.fall(p)
 	t.noteStuck(p) // until plugin services have said that they have taken it back, it may take long
-	t.unreserve(p, release)
+	t.unreserve(p, func() error {
+		if t.boundAfterAll(p) {
+			return t.settle(p, source.Outcome{Result: source.BindDone})
+		}
+		return release()
+	})
 	return nil
 }
 

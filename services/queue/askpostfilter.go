@@ -86,6 +86,7 @@ func (k *asker) postFilter(ctx context.Context, q *question) {
 		Shard: k.d.sh.number, ShardRevision: k.d.sh.revision, Version: wire.ToVersion(q.version), Attempt: q.Number, Plugins: q.postFilter.asks,
 		Pod: &binderv1.PodReport{Id: int32(q.ID), Uid: q.UID, Reason: reasonUnschedulable, Message: q.nowhere.diagnosis.Message, Attempt: q.Number},
 	}
+	k.d.reports.withdraw(q.ID)
 	began := time.Now()
 	response, err := askBinderWithin(ctx, k.d, postFilterWithin, 1, always, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.AskPostFilterResponse, error) {
 		return binder.AskPostFilter(ctx, request)
@@ -127,10 +128,12 @@ func (k *asker) settlePostFilter(ctx context.Context, q *question, response *bin
 		k.reject(ctx, q, func(*cluster.Profile) postFilter { return postFilter{started: true} })
 	case binderv1.AskPostFilterResponse_RESULT_SUCCESS:
 		measure(statusSuccess)
-		k.reject(ctx, q, func(*cluster.Profile) postFilter { return postFilter{clear: response.GetClearsNomination()} })
+		k.reject(ctx, q, func(*cluster.Profile) postFilter {
+			return postFilter{clear: response.GetClearsNomination(), asked: true}
+		})
 	case binderv1.AskPostFilterResponse_RESULT_ENDS:
 		measure(statusUnschedulable)
-		f.message, f.clear, f.gaveUp = response.GetMessage(), response.GetClearsNomination(), false
+		f.message, f.clear, f.gaveUp, f.asked = response.GetMessage(), response.GetClearsNomination(), false, true
 		k.reject(ctx, q, func(*cluster.Profile) postFilter { return f })
 	case binderv1.AskPostFilterResponse_RESULT_NONE:
 		measure(statusUnschedulable)

@@ -230,3 +230,23 @@ func (l *ledger) nominate(request *binderv1.AskPostFilterRequest, node string) {
 	defer l.mu.Unlock()
 	l.applyLocked(cluster.PodNominated{ID: cluster.PodID(request.GetPod().GetId()), Node: node})
 }
+
+// A plugin may say that a pod is worth trying while another one looks for a way for it: what follows that asks nobody, and the pod is tried again behind it.
+func TestAPodThatIsWokenWhilePluginsLookForAWayIsTriedAgain(t *testing.T) {
+	for _, delta := range []cluster.PodActivated{{}, {AfterBackoff: true}} {
+		w, _ := full(t)
+		first := make(chan struct{}, 1)
+		first <- struct{}{}
+		asked := w.postFilters("A DefaultPreemption", func([]string, *binderv1.AskPostFilterRequest) (*binderv1.AskPostFilterResponse, error) {
+			select {
+			case <-first:
+				w.ledger.wakes("p", delta)
+			default:
+			}
+			return found(binderv1.AskPostFilterResponse_RESULT_NONE, ""), nil
+		})
+		w.ledger.pod("p", 600, priority(-1))
+		w.queueMember("q1")
+		until(t, "it is tried again", func() bool { return len(asked()) == 2 })
+	}
+}

@@ -313,6 +313,9 @@ func (c *cycle) diagnosis(a *attempt) pending.Diagnosis {
 			d.Version = cluster.Version{}
 		}
 	}
+	if a.said != nil && a.Again { // since plugins were asked to look for a way: they are not this time
+		d.Version = cluster.Version{}
+	}
 	d.CrossNode = engine.CrossNode(d.Verdicts)
 	d.Message = engine.FitMessage(nodes, d.Verdicts)
 	return d

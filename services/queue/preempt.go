@@ -29,7 +29,7 @@ type postFilter struct {
 	message  string           // what FailedScheduling's text ends with
 	clear    bool             // it is to be nominated to no node any more
 	keepers  engine.Rejectors // keep it from preempting
-	asked    bool             // extenders have been asked, and nobody goes
+	asked    bool             // extenders have been asked, or plugins of others instead, and nobody goes
 	asks     []string         // plugins of others that are to be asked yet
 	behind   bool             // these are: behind preemption, and not before all else
 	why      string           // if so, what preemption has said

@@ -83,7 +83,7 @@ type Diagnosis struct {
 	Resigns bool
 	// Detaching says that the pod may not preempt as it waits for volumes to be detached from the node that it is nominated to.
 	Detaching bool
-	// Asked says that extenders have had their say in whom the pod preempts, and that it preempts nobody. Whatever happens on a node where it could preempt brings it back, and they may
+	// Asked says that extenders have had their say in whom the pod preempts, or plugins of others instead, and that it preempts nobody. Whatever happens on a node where it could preempt brings it back, and they may
 	// say the same again: so its backoff is not cut short.
 	Asked bool
 }

@@ -11,16 +11,11 @@ import (
 )
 
 // Why tests of fake plugins cannot be run beside Berth.
-const (
-	refusesPreEnqueue = "its plugin runs at PreEnqueue, where Berth refuses compiled-in plugins"
-	refusesBind       = "its plugins run at Bind, where Berth refuses compiled-in plugins"
-)
+const refusesPreEnqueue = "its plugin runs at PreEnqueue, where Berth refuses compiled-in plugins"
 
 // fakesNotAsked are tests of fake plugins that are not run beside Berth, and why. Where a plugin runs that Berth refuses, package scheduler knows too.
 var fakesNotAsked = map[string]string{
 	"TestQueueSortPlugin":                  "it takes pods out of kube-scheduler's queue itself, which runs no cycle, and its plugin runs at QueueSort, where Berth refuses compiled-in plugins",
-	"TestUnReserveBindPlugins":             refusesBind,
-	"TestBindPlugin":                       refusesBind,
 	"TestPreEnqueuePlugin":                 refusesPreEnqueue,
 	"TestPreEnqueuePluginEventsToRegister": refusesPreEnqueue,
 }

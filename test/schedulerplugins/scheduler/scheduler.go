@@ -252,7 +252,7 @@ func (of values) pluginsReady(ctx context.Context, dir string, profiles []config
 
 // uses reports whether plugins are among those of the test.
 func (of values) uses(p *config.Plugins) bool {
-	return slices.ContainsFunc([]config.PluginSet{p.PreFilter, p.Filter, p.PostFilter, p.PreScore, p.Score, p.Reserve, p.Permit, p.PreBind, p.PostBind, p.MultiPoint}, func(set config.PluginSet) bool {
+	return slices.ContainsFunc([]config.PluginSet{p.PreFilter, p.Filter, p.PostFilter, p.PreScore, p.Score, p.Reserve, p.Permit, p.PreBind, p.Bind, p.PostBind, p.MultiPoint}, func(set config.PluginSet) bool {
 		return slices.ContainsFunc(set.Enabled, func(e config.Plugin) bool { return of.registry[e.Name] != nil })
 	})
 }
@@ -306,7 +306,7 @@ func (of values) configuration() (_ *config.KubeSchedulerConfiguration, differs 
 		points := []struct {
 			name string
 			set  *config.PluginSet
-		}{{"preEnqueue", &p.Plugins.PreEnqueue}, {"queueSort", &p.Plugins.QueueSort}, {"bind", &p.Plugins.Bind}}
+		}{{"preEnqueue", &p.Plugins.PreEnqueue}, {"queueSort", &p.Plugins.QueueSort}}
 		for _, point := range points {
 			point.set.Enabled = slices.DeleteFunc(point.set.Enabled, func(e config.Plugin) bool {
 				refused := of.registry[e.Name] != nil

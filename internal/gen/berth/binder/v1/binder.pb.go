@@ -201,7 +201,7 @@ const (
 	AskPostFilterResponse_RESULT_RETRY AskPostFilterResponse_Result = 5
 	// The pod is gone, deleted, placed or gated, or pods are evicted for it already: the replica will tell.
 	AskPostFilterResponse_RESULT_GONE AskPostFilterResponse_Result = 6
-	// Nothing was done: the pod cannot be read, or who filters nodes has failed. It backs off.
+	// The pod cannot be read, or who filters nodes, or is to look for a way, cannot be asked: whether that has done anything is not known. It backs off.
 	AskPostFilterResponse_RESULT_FAILED AskPostFilterResponse_Result = 7
 )
 

@@ -1264,7 +1264,7 @@ type Answer struct {
 	Refusals []*Refusal `protobuf:"bytes,2,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	// For each plugin of scores, in order, its scores.
 	Scores []*Scores `protobuf:"bytes,3,rep,name=scores,proto3" json:"scores,omitempty"`
-	// The question could not be answered: attempts of the pods concerned fail with this text. Of post_filters: a plugin has failed, and it ends what people are told of the pod. At most 1 KiB.
+	// The question could not be answered: attempts of the pods concerned fail with this text. At most 1 KiB.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// What has come of post_filters.
 	PostFiltered  *PostFiltered `protobuf:"bytes,5,opt,name=post_filtered,json=postFiltered,proto3" json:"post_filtered,omitempty"`
@@ -1349,7 +1349,9 @@ type PostFiltered struct {
 	// Without success, nothing else is tried, either: kube-scheduler's UnschedulableAndUnresolvable.
 	Unresolvable bool `protobuf:"varint,4,opt,name=unresolvable,proto3" json:"unresolvable,omitempty"`
 	// Without success, why not, in a few words: it ends what people are told of the pod. At most 1 KiB.
-	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// A plugin has failed, so: that ends what people are told of the pod, and nothing else is tried. Nothing else is set. At most 1 KiB.
+	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1415,6 +1417,13 @@ func (x *PostFiltered) GetUnresolvable() bool {
 func (x *PostFiltered) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *PostFiltered) GetError() string {
+	if x != nil {
+		return x.Error
 	}
 	return ""
 }
@@ -1974,13 +1983,14 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\brefusals\x18\x02 \x03(\v2\x18.berth.plugin.v1.RefusalR\brefusals\x12/\n" +
 	"\x06scores\x18\x03 \x03(\v2\x17.berth.plugin.v1.ScoresR\x06scores\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12B\n" +
-	"\rpost_filtered\x18\x05 \x01(\v2\x1d.berth.plugin.v1.PostFilteredR\fpostFiltered\"\xaf\x01\n" +
+	"\rpost_filtered\x18\x05 \x01(\v2\x1d.berth.plugin.v1.PostFilteredR\fpostFiltered\"\xc5\x01\n" +
 	"\fPostFiltered\x12\x18\n" +
 	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x1c\n" +
 	"\tnominated\x18\x02 \x01(\tR\tnominated\x12+\n" +
 	"\x11clears_nomination\x18\x03 \x01(\bR\x10clearsNomination\x12\"\n" +
 	"\funresolvable\x18\x04 \x01(\bR\funresolvable\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"]\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"]\n" +
 	"\aRefusal\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
