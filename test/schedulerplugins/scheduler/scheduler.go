@@ -28,6 +28,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultbinder"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/queuesort"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/schedulinggates"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
@@ -293,6 +294,7 @@ func (of values) configuration() (_ *config.KubeSchedulerConfiguration, differs 
 		return nil, nil, err
 	}
 	cfg.LeaderElection.LeaderElect = false // nobody else is there, and the kube-scheduler of a test asks for no Lease either
+	everywhere := cfg.Profiles[0].Plugins.MultiPoint.Enabled
 	if len(of.profiles) > 0 {
 		cfg.Profiles = nil
 		for i := range of.profiles {
@@ -303,6 +305,10 @@ func (of values) configuration() (_ *config.KubeSchedulerConfiguration, differs 
 		p := &cfg.Profiles[i]
 		// New takes profiles as they are, a file adds what is there by default.
 		p.Plugins.MultiPoint.Disabled = []config.Plugin{{Name: "*"}}
+		isBinder := func(e config.Plugin) bool { return e.Name == defaultbinder.Name }
+		if slices.ContainsFunc(p.Plugins.Bind.Disabled, isBinder) && slices.Equal(p.Plugins.MultiPoint.Enabled, slices.DeleteFunc(slices.Clone(everywhere), isBinder)) {
+			p.Plugins.MultiPoint.Enabled = everywhere // it is the same, and Berth takes all that is there by default, of which it does not have everything
+		}
 		points := []struct {
 			name string
 			set  *config.PluginSet
