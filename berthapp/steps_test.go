@@ -485,7 +485,6 @@ func TestAStepThatIsRefusedNamesThePlugin(t *testing.T) {
 	}
 }
 
-// Pods that plugins have put into the state for that are activated when the scheduling cycle ends well, and again when the binding cycle has, as in kube-scheduler: once.
 // kube-scheduler's RunBindPlugins.
 func TestAPluginBindsOrSkipsThePod(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -516,6 +515,7 @@ func TestAPluginBindsOrSkipsThePod(t *testing.T) {
 	}
 }
 
+// Pods that plugins have put into the state for that are activated when the scheduling cycle ends well, and again when the binding cycle has, as in kube-scheduler: once.
 func TestPodsToActivateAreActivatedWhereACycleEndsWell(t *testing.T) {
 	w := newWalk(t)
 	w.activates = map[string]string{"a reserve p": "x", "b reserve q": "y", "a prebind q": "u", "a postbind q": "z", "a permit r": "v"}
