@@ -66,6 +66,8 @@ func wild(r *rand.Rand, d protoreflect.MessageDescriptor, depth int) *dynamicpb.
 			return protoreflect.ValueOfInt32(int32(n))
 		case protoreflect.Int64Kind:
 			return protoreflect.ValueOfInt64([]int64{n, math.MaxInt64, math.MinInt64}[r.IntN(3)])
+		case protoreflect.Uint32Kind:
+			return protoreflect.ValueOfUint32(uint32(n))
 		case protoreflect.Uint64Kind:
 			return protoreflect.ValueOfUint64(uint64(n))
 		case protoreflect.StringKind:
