@@ -137,6 +137,20 @@ func TestABindThatIsLateHarmsNobodyElse(t *testing.T) {
 	}
 }
 
+// That nobody waits any more is no refusal: an earlier try may be under way still.
+func TestABindThatIsCutOffIsNotRefused(t *testing.T) {
+	s := new(stepper)
+	h := hosting(t, s, time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if bound, err := h.Bind(ctx, 1, placementOf("p"), noPod); bound || err == nil || Stated(err) {
+		t.Errorf("bound %v, %v, stated %v", bound, err, Stated(err))
+	}
+	if slices.ContainsFunc(s.requests(), binds) {
+		t.Errorf("told %v", s.requests())
+	}
+}
+
 // Who has refused to reserve a pod is not asked to bind it.
 func TestAPodThatIsNotReservedIsNotBound(t *testing.T) {
 	s := &stepper{answer: func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {

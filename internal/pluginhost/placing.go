@@ -194,14 +194,14 @@ func (h *Host) Bind(ctx context.Context, epoch cluster.Epoch, p Placement, pod P
 	for _, u := range h.inOrder(p.SchedulerName, bind) {
 		s := h.services[u.service]
 		is, err := s.knows(ctx, epoch, u, p, pod)
+		if ctx.Err() != nil { // whoever wants it does not wait any more: that is no refusal
+			return false, context.Cause(ctx)
+		}
 		if err != nil {
 			if err := s.excused(ctx, err, u.steps[bind]); err != nil {
 				return false, errUnsent{err}
 			}
 			continue
-		}
-		if ctx.Err() != nil {
-			return false, errUnsent{context.Cause(ctx)}
 		}
 		c := is.underWay(bind, p.UID) // of a try that nobody has waited for to its end
 		if c == nil {
