@@ -1,6 +1,7 @@
 package berthapp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -45,7 +46,7 @@ func (w *world) postFilter(ctx context.Context, k *kind, q *pluginv1.Question, n
 			_, out.ClearsNomination = nominates(result)
 			return &pluginv1.Answer{PostFiltered: out}, nil
 		case !status.IsRejected():
-			return &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Error: pluginproto.Cut(status.AsError().Error())}}, nil
+			return &pluginv1.Answer{PostFiltered: &pluginv1.PostFiltered{Error: pluginproto.Cut(cmp.Or(status.AsError().Error(), "plugin "+name+" has failed"))}}, nil
 		}
 		if _, clears := nominates(result); clears {
 			out.ClearsNomination = true

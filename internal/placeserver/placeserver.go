@@ -403,7 +403,7 @@ func (s *Server) left(ctx context.Context, uid string) error {
 	return nil
 }
 
-// Context waits for a turn to call a plugin, and returns what the plugin is called with, until done. It ends when what is under way for the placement is to end, of STEP_POST_BIND when the stream does;
+// Context waits for a turn to call a plugin, and returns what the plugin is called with, until done. It ends when what is under way for the placement is to end, of STEP_POST_BIND when the stream does, of STEP_BIND not when the pod is bound;
 // STEP_UNRESERVE is taken in any case, and has TakeBackTime. An error says why it is not called any more.
 func (s *Step) Context() (_ context.Context, done func(), err error) {
 	p, ctx := s.stream, s.Placement.ctx
@@ -418,8 +418,16 @@ func (s *Step) Context() (_ context.Context, done func(), err error) {
 		return within, func() { cancel(); <-p.turns }, nil
 	case ctx.Err() != nil:
 		return nil, nil, context.Cause(ctx)
-	case s.Kind == pluginv1.Step_STEP_PRE_BIND, s.Kind == pluginv1.Step_STEP_BIND:
+	case s.Kind == pluginv1.Step_STEP_PRE_BIND:
 		return ctx, func() {}, nil
+	case s.Kind == pluginv1.Step_STEP_BIND: // that the pod is bound is its own doing
+		within, cancel := context.WithCancelCause(p.ctx)
+		stop := context.AfterFunc(ctx, func() {
+			if why := context.Cause(ctx); !errors.Is(why, errBound) {
+				cancel(why)
+			}
+		})
+		return within, func() { stop(); cancel(nil) }, nil
 	}
 	select {
 	case turns <- struct{}{}:

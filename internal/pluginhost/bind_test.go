@@ -151,6 +151,41 @@ func TestABindThatIsCutOffIsNotRefused(t *testing.T) {
 	}
 }
 
+// What a late bind has come to is heard when it is tried again, also if it has been answered meanwhile.
+func TestALateAnswerToABindIsHeard(t *testing.T) {
+	for want, answer := range map[string]*pluginv1.PlaceResponse{"": {}, "no": {Rejection: &pluginv1.Rejection{Plugin: "P", Reason: "no"}}} {
+		bubble.Test(t, func(t *testing.T) {
+			goOn := make(chan struct{})
+			s := &stepper{answer: func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+				if binds(r) {
+					<-goOn
+					return []*pluginv1.PlaceResponse{answer}
+				}
+				return []*pluginv1.PlaceResponse{{}}
+			}}
+			h := hosting(t, s, time.Minute)
+			if _, err := h.Bind(t.Context(), 1, placementOf("p"), noPod); !errors.Is(err, errLate) {
+				t.Fatalf("late: %v", err)
+			}
+			close(goOn)
+			synctest.Wait()
+			bound, err := h.Bind(t.Context(), 1, placementOf("p"), noPod)
+			if bound != (want == "") || err != nil && !strings.Contains(err.Error(), want) || (err == nil) != (want == "") {
+				t.Errorf("again: %v, %v, want %q", bound, err, want)
+			}
+			n := 0
+			for _, r := range s.requests() {
+				if binds(r) {
+					n++
+				}
+			}
+			if n != 1 || len(h.services[0].placing.now().binding) != 0 {
+				t.Errorf("the service was to bind it %d times; %d binds are kept", n, len(h.services[0].placing.now().binding))
+			}
+		})
+	}
+}
+
 // Who has refused to reserve a pod is not asked to bind it.
 func TestAPodThatIsNotReservedIsNotBound(t *testing.T) {
 	s := &stepper{answer: func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {

@@ -39,6 +39,7 @@ type placeStream struct {
 	calls   map[int64]*call          // without an answer that is the last
 	placed  map[string]int           // by uid of those that are reserved, how many of calls are about it
 	refused map[string]error         // of those, why they have not been reserved after all
+	binding map[string]*call         // of those, the bind of which nobody has heard what has come of it
 	proven  bool                     // it has answered
 	err     error                    // why it has ended
 	endedAt time.Time
@@ -80,10 +81,34 @@ func (is *placeStream) hasReserved(uid string) error {
 	return is.refused[uid]
 }
 
+// bindOf returns the bind of a pod of which nobody has heard what has come of it, nil if there is none.
+func (is *placeStream) bindOf(uid string) *call {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	return is.binding[uid]
+}
+
+// heardBind says that somebody has heard what has come of a bind, if something has.
+func (is *placeStream) heardBind(c *call) {
+	select {
+	case <-c.last:
+	default:
+		return
+	}
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	if uid := c.request.GetPlacement().GetUid(); is.binding[uid] == c {
+		delete(is.binding, uid)
+	}
+}
+
 // underWay returns a call about a pod that has not been answered, nil if there is none.
 func (is *placeStream) underWay(at step, uid string) *call {
 	is.mu.Lock()
 	defer is.mu.Unlock()
+	if is.placed[uid] == 0 {
+		return nil
+	}
 	for _, c := range is.calls {
 		if c.request.GetStep() == pluginv1.Step(at)+1 && c.request.GetPlacement().GetUid() == uid {
 			return c
@@ -153,6 +178,9 @@ func (is *placeStream) send(s step, plugins []string, p Placement, object []byte
 	if _, ok := is.placed[p.UID]; ok || s == reserve {
 		is.placed[p.UID]++
 	}
+	if s == bind {
+		is.binding[p.UID] = c
+	}
 	is.outbox = append(is.outbox, c.request)
 	select {
 	case is.more <- struct{}{}:
@@ -210,7 +238,7 @@ func (is *placeStream) receives() {
 	is.mu.Lock()
 	is.err, is.endedAt = err, time.Now()
 	calls := is.calls
-	is.calls, is.placed, is.refused, is.outbox = nil, nil, nil, nil
+	is.calls, is.placed, is.refused, is.binding, is.outbox = nil, nil, nil, nil, nil
 	is.mu.Unlock()
 	is.ended()
 	for _, c := range calls {
@@ -274,6 +302,7 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 		if told == pluginv1.Step_STEP_UNRESERVE || told == pluginv1.Step_STEP_POST_BIND {
 			delete(is.placed, uid)
 			delete(is.refused, uid)
+			delete(is.binding, uid)
 			if n > 1 {
 				err = fmt.Errorf("its answer makes no sense: a step of %s/%s is under way still", c.request.GetPlacement().GetNamespace(), c.request.GetPlacement().GetName())
 				c.end(err)

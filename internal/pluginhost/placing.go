@@ -188,6 +188,9 @@ func Stated(err error) bool {
 	return errors.As(err, new(Rejection)) || errors.As(err, new(errStep)) || errors.As(err, new(errUnsent)) || errors.Is(err, ErrSkipped)
 }
 
+// Unsent reports whether an error of Bind says that nobody was asked: what has become of an earlier try it does not say.
+func Unsent(err error) bool { return errors.As(err, new(errUnsent)) }
+
 // Bind has services bind a placement, the first that does not skip it. False: all have skipped it, or are passed over, and Berth is to bind it. What comes of an error that is not [Stated] is not known: a service that does not answer in its time may do so, and is waited for
 // again when the same is tried again. A service that does not know of the placement is told of it first.
 func (h *Host) Bind(ctx context.Context, epoch cluster.Epoch, p Placement, pod PodOf) (bound bool, err error) {
@@ -203,11 +206,13 @@ func (h *Host) Bind(ctx context.Context, epoch cluster.Epoch, p Placement, pod P
 			}
 			continue
 		}
-		c := is.underWay(bind, p.UID) // of a try that nobody has waited for to its end
+		c := is.bindOf(p.UID) // of a try that nobody has waited for to its end
 		if c == nil {
 			c = is.send(bind, u.steps[bind], p, nil, nil)
 		}
-		switch err := s.awaitBind(ctx, c); {
+		err = s.awaitBind(ctx, c)
+		is.heardBind(c)
+		switch {
 		case err != nil && Stated(err):
 			return false, s.excused(ctx, err, u.steps[bind])
 		case err != nil:
@@ -241,7 +246,8 @@ func (s *service) knows(ctx context.Context, epoch cluster.Epoch, u *use, p Plac
 
 // awaitBind waits for an answer to a bind within the service's time. Without one the stream goes on, and the bind too.
 func (s *service) awaitBind(ctx context.Context, c *call) (err error) {
-	defer func() { s.metrics.observe(bind.String(), time.Since(c.began), err) }()
+	began := time.Now()
+	defer func() { s.metrics.observe(bind.String(), time.Since(began), err) }()
 	timer := time.NewTimer(s.Timeout)
 	defer timer.Stop()
 	select {
@@ -255,8 +261,9 @@ func (s *service) awaitBind(ctx context.Context, c *call) (err error) {
 }
 
 // Unreserve has services that were told of a placement take back what they have done for it, the last that was told first. Where that is not known to have been done, the service's stream has ended, and
-// with it all that was reserved.
-func (h *Host) Unreserve(ctx context.Context, p Placement) {
+// with it all that was reserved, or will be soon: then it is not confirmed.
+func (h *Host) Unreserve(ctx context.Context, p Placement) (confirmed bool) {
+	confirmed = true
 	uses := h.inOrder(p.SchedulerName, reserve)
 	for i := range h.uses[p.SchedulerName] { // those that only act before the bind have been told of it then
 		if u := &h.uses[p.SchedulerName][i]; !slices.Contains(uses, u) {
@@ -267,6 +274,7 @@ func (h *Host) Unreserve(ctx context.Context, p Placement) {
 		s := h.services[u.service]
 		is := s.settled(ctx)
 		if is == nil || !is.isReserved(p.UID) {
+			confirmed = false
 			continue
 		}
 		c := is.send(unreserve, u.steps[unreserve], p, nil, nil)
@@ -274,9 +282,11 @@ func (h *Host) Unreserve(ctx context.Context, p Placement) {
 		case errors.As(err, new(errStep)), errors.As(err, new(Rejection)):
 			s.log.Warn("plugin service: it says that it has not taken back what it had done for a pod", "err", err)
 		case err != nil:
+			confirmed = false
 			is.cancel(fmt.Errorf("%w: what was reserved could not be taken back", err))
 		}
 	}
+	return confirmed
 }
 
 // Bound tells services that a placement is bound. They hear of it once, if they are there. It does not wait for what they do then: over is called when all have done it.

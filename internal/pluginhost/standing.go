@@ -250,7 +250,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		return nil, fmt.Errorf("begin to place: %w", short(err))
 	}
 	is = &placeStream{
-		epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), last: 1,
+		epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), binding: make(map[string]*call), last: 1,
 		activates: s.activated.add, ended: func() { signal(s.placing.ended) },
 	}
 	for _, p := range plugins {

@@ -72,6 +72,8 @@ func (t *term) validatePostFilter(req *binderv1.AskPostFilterRequest) error {
 	}
 	if n := len(req.GetPlugins()); n == 0 || n > maxPostFilters {
 		bad.note("plugins", "%d plugins; want 1 to %d", n, maxPostFilters)
+	} else if names := slices.Sorted(slices.Values(req.GetPlugins())); len(slices.Compact(names)) < n {
+		bad.note("plugins", "one is there twice")
 	}
 	if t.extenders == nil {
 		bad.note("plugins", "this binder has no plugin services")
@@ -294,13 +296,11 @@ func (p *postFiltering) ask(ctx context.Context) error {
 		if p.over() {
 			return nil
 		}
-		if err := p.judges.Exchange(ctx); err != nil {
-			p.judges.Done()
-			p.judges = nil // whatever comes next begins anew
-			return err
-		}
-		p.left = p.left[slices.Index(p.left, of.Last())+1:]
+		err := p.judges.Exchange(ctx)
 		r := of.Result()
+		if err == nil || r != nil { // another service may have failed
+			p.left = p.left[slices.Index(p.left, of.Last())+1:]
+		}
 		switch {
 		case r == nil:
 		case r.Success && r.Nominated != "":
@@ -316,6 +316,11 @@ func (p *postFiltering) ask(ctx context.Context) error {
 			if p.clears = p.clears || r.ClearsNomination; r.Reason != "" {
 				p.reasons = append(p.reasons, r.Reason)
 			}
+		}
+		if err != nil {
+			p.judges.Done()
+			p.judges = nil // whatever comes next begins anew
+			return err
 		}
 	}
 	p.ends(binderv1.AskPostFilterResponse_RESULT_NONE, extender.Short(strings.Join(p.reasons, ", ")), p.clears)

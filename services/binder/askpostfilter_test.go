@@ -175,6 +175,7 @@ func TestWhatIsWrongWithAQuestionAboutAPodThatFitsNowhere(t *testing.T) {
 	_, _, b := fullForChoosy(t)
 	for field, change := range map[string]func(*binderv1.AskPostFilterRequest){
 		"plugins":              func(r *binderv1.AskPostFilterRequest) { r.Plugins = nil },
+		"one is there twice":   func(r *binderv1.AskPostFilterRequest) { r.Plugins = []string{"Choosy", "Choosy"} },
 		"attempt":              func(r *binderv1.AskPostFilterRequest) { r.Attempt = 0 },
 		"pod.reason":           func(r *binderv1.AskPostFilterRequest) { r.Pod.Reason = "Bored" },
 		"pod.clear_nomination": func(r *binderv1.AskPostFilterRequest) { r.Pod.ClearNomination = true },

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +16,9 @@ import (
 	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/source"
 )
+
+// endsWithin is in what time a plugin service takes back what it has done for a placement when its stream has ended.
+const endsWithin = 5 * time.Second
 
 var (
 	errPodGone    = errors.New("there is no such pod any more, or it is being deleted")
@@ -91,7 +95,7 @@ func (t *term) bindByOthers(ctx context.Context, p *placement) (o source.Outcome
 		return source.Outcome{Result: source.BindDone}, true
 	case err == nil:
 		return source.Outcome{}, false
-	case !pluginhost.Stated(err):
+	case !pluginhost.Stated(err), pluginhost.Unsent(err) && p.tries > 0: // an earlier try may be under way
 		return outcome(source.BindUnknown, err)
 	}
 	// The plugin may have bound it all the same.
@@ -140,11 +144,13 @@ func (t *term) bindByPlugins(ctx context.Context, p *placement, pod *corev1.Pod)
 	return t.extenders.services.Bind(ctx, cluster.Epoch(t.epoch), p.progress.told, func(context.Context) (*corev1.Pod, error) { return pod, nil })
 }
 
-// boundAfterAll reports whether a placement that is to be given back has been bound by plugins: they have ended what they did for it by now.
+// mayBeBinding reports whether plugins may have been asked to bind a placement, which they may do still until they have taken back what they have done for it.
+func (t *term) mayBeBinding(p *placement) bool {
+	return p.boundByPlugins(t.extenders) && (p.state == stateBinding || p.state == stateWithdrawing || p.tries > 0)
+}
+
+// boundAfterAll reports whether a placement that is to be given back has been bound by plugins that have ended what they did for it.
 func (t *term) boundAfterAll(p *placement) bool {
-	if !p.boundByPlugins(t.extenders) {
-		return false
-	}
 	ctx, done := t.within(context.Background())
 	defer done()
 	pod, err := t.object(ctx, p.Namespace, p.Name)
@@ -153,4 +159,24 @@ func (t *term) boundAfterAll(p *placement) bool {
 	}
 	r, _ := p.shows(pod)
 	return r == source.BindDone
+}
+
+// boundOr settles a placement that has been bound after all, and has one that has not released.
+func (t *term) boundOr(p *placement, release func() error) error {
+	if t.boundAfterAll(p) {
+		return t.settle(p, source.Outcome{Result: source.BindDone})
+	}
+	return release()
+}
+
+// later does something after a while, unless ctx ends before.
+func (t *term) later(ctx context.Context, delay time.Duration, do func() error) error {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-timer.C:
+		return do()
+	}
 }

@@ -157,3 +157,29 @@ func TestATakeoverGoesOnWithABindByAPlugin(t *testing.T) {
 		}
 	}
 }
+
+// A service that is gone while it binds may have sent the bind: what it does still counts, and nobody has the room before that is over.
+func TestABindThatOutlivesItsServiceCounts(t *testing.T) {
+	src, g := newFakeSource(), newGate(t)
+	src.setNode(node("a", 4000))
+	src.setPod(gated(pod("p", 100)))
+	g.answers(when("bind", "p", later))
+	b := start(t, startEtcd(t), src, binding(t, src, g, true))
+	b.active()
+	request := b.request(1, "p")
+	src.goAway(errFake) // the watch does not tell
+	if got := b.commit(request); !slices.Equal(got, []string{"assumed"}) {
+		t.Fatalf("commit: %v", got)
+	}
+	eventually(t, "the plugin is to bind", func() bool { return slices.Contains(g.hears("p"), "bind p on a") })
+	g.stop()
+	eventually(t, "it is withdrawn", func() bool {
+		return slices.ContainsFunc(src.withdrawals(), func(r source.Report) bool { return r.UID == "p" })
+	})
+	src.change(func() { src.place(source.Binding{UID: "p", Namespace: "default", Name: "p", Node: "a"}) })
+	b.awaitPhase("p", "bound on a")
+	if tried := src.tried("p"); len(tried) > 0 {
+		t.Errorf("the source was to bind it: %v", tried)
+	}
+	b.nothingLeft()
+}

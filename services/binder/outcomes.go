@@ -173,11 +173,16 @@ func (t *term) takeBack(p *placement, result source.Result, reason string, repor
 	}
 	t.stepping.fall(p)
 	t.noteStuck(p) // until plugin services have said that they have taken it back, it may take long
-	t.unreserve(p, func() error {
-		if t.boundAfterAll(p) {
-			return t.settle(p, source.Outcome{Result: source.BindDone})
+	binding := t.mayBeBinding(p)
+	t.unreserve(p, func(ctx context.Context, confirmed bool) error {
+		switch {
+		case !binding:
+			return release()
+		case !confirmed: // they end soon
+			t.spawn(func() error { return t.later(ctx, endsWithin, func() error { return t.boundOr(p, release) }) })
+			return nil
 		}
-		return release()
+		return t.boundOr(p, release)
 	})
 	return nil
 }

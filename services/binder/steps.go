@@ -529,24 +529,24 @@ func (s *stepping) keep(p *placement) {
 	s.waiting = append(s.waiting, p)
 }
 
-// unreserve has plugin services take back what they have done for a placement that does not come about, and then calls then.
-func (t *term) unreserve(p *placement, then func() error) {
+// unreserve has plugin services take back what they have done for a placement that does not come about, and then calls then, which hears whether they have.
+func (t *term) unreserve(p *placement, then func(ctx context.Context, confirmed bool) error) {
 	told := p.progress.told
 	t.stepping.tasks.add(told.SchedulerName, func(ctx context.Context) error {
 		within, done := t.within(ctx)
 		defer done()
-		t.services().Unreserve(within, told)
+		confirmed := t.services().Unreserve(within, told)
 		if within.Err() != nil { // of what is recorded, the next binder knows
 			return nil
 		}
-		return then()
+		return then(ctx, confirmed)
 	})
 }
 
 // tellReleased has plugin services take back what they have done for a placement whose pod is gone, or elsewhere.
 func (t *term) tellReleased(p *placement) {
 	if p.progress != nil {
-		t.unreserve(p, func() error { return nil })
+		t.unreserve(p, func(context.Context, bool) error { return nil })
 	}
 }
 
