@@ -20,7 +20,16 @@ import (
 	"github.com/berth-scheduler/berth/berthapp/example/cheapest"
 )
 
-// picky wants arguments, and runs where Berth cannot run plugins yet.
+// sorter runs where Berth cannot run plugins yet.
+type sorter struct{ cheapest.Plugin }
+
+func newSorter(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return sorter{}, nil }
+
+func (sorter) Name() string { return "Sorter" }
+
+func (sorter) Less(a, b fwk.QueuedPodInfo) bool { return false }
+
+// picky wants arguments.
 type picky struct{ cheapest.Plugin }
 
 func (picky) Name() string { return "Picky" }
@@ -117,8 +126,8 @@ func TestWhatIsWrongWithCompiledInPluginsIsSaidAtTheStart(t *testing.T) {
 		profile, want string
 		flags         []string
 	}{
-		{"plugins: {multiPoint: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.multiPoint.enabled[0]: Forbidden: Picky is compiled in, and runs at preEnqueue too", nil},
-		{"plugins: {preEnqueue: {enabled: [{name: Picky}]}}, pluginConfig: [{name: Picky, args: {currency: coins}}]", "profiles[0].plugins.preEnqueue.enabled[0]: Forbidden", nil},
+		{"plugins: {multiPoint: {enabled: [{name: Sorter}]}}", "profiles[0].plugins.multiPoint.enabled[0]: Forbidden: Sorter is compiled in, and runs at queueSort too", nil},
+		{"plugins: {queueSort: {enabled: [{name: Sorter}], disabled: [{name: '*'}]}}", "profiles[0].plugins.queueSort.enabled[0]: Forbidden", nil},
 		{"plugins: {filter: {enabled: [{name: Picky}]}}", `profiles[0]: initializing plugin "Picky": invalid argument`, nil},
 		{"plugins: {reserve: {enabled: [{name: Cheapest}]}}", `profiles[0].plugins.reserve.enabled[0].name: Invalid value: "Cheapest": plugin does not extend ReservePlugin`, nil},
 		{"plugins: {filter: {enabled: [{name: Unknown}, {name: Cheapest}]}}", `"Unknown": does not exist`, nil},

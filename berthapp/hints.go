@@ -25,20 +25,33 @@ import (
 )
 
 // hints have pods tried again that plugins have refused, when something has happened for which the plugins want that: as kube-scheduler's queue does. The events are those of the process' own informers, which plugins read,
-// so that what they say of an event is of a state that has it. Of nodes, volumes and what is placed where Berth's log tells too, and behind that Berth tries these pods in any case. It is safe for concurrent use; plugins
-// are asked by run alone, one at a time, as in kube-scheduler.
+// so that what they say of an event is of a state that has it. Of nodes, volumes and what is placed where Berth's log tells too, and behind that Berth tries these pods in any case, but for those that a plugin gates at PreEnqueue,
+// which nobody else has tried. It is safe for concurrent use; plugins are asked by run alone, one at a time, as in kube-scheduler.
 type hints struct {
 	registered []registered
 	pods       cache.Indexer // of all pods, as the informer has them that tells of them
 	tell       teller
 	timeout    time.Duration // of a plugin that is asked about one pod
 
-	mu      sync.Mutex
-	refused map[types.UID]refusal // pods that plugins have refused
-	during  []happening           // what has happened since a pod has begun to be judged, the last that has
-	lost    bool                  // more than mostDuring has
-	all     bool                  // more has happened than can be asked about: all are tried that are refused
-	toAsk   chan toAsk
+	mu       sync.Mutex
+	refused  map[types.UID]refusal // pods that plugins have refused, or gate
+	judging  since                 // a pod has begun to be judged, the last that has
+	entering since                 // it has begun to be asked whether a pod may be tried, the last: that is one at a time
+	all      bool                  // more has happened than can be asked about: all are tried that are refused
+	toAsk    chan toAsk
+	turn     chan struct{} // who has put something in asks a plugin what kube-scheduler asks with its queue locked: whether a pod may be tried, or is worth trying behind an event
+}
+
+// since is what has happened since something.
+type since struct {
+	during []happening
+	lost   bool // more than mostDuring has
+}
+
+func (s *since) add(e happening) {
+	if s.lost = s.lost || len(s.during) == mostDuring; !s.lost {
+		s.during = append(s.during, e)
+	}
 }
 
 // toAsk is what plugins are to be asked about: what has happened, to all pods that they have refused by now, or to one that was judged meanwhile.
@@ -71,6 +84,7 @@ type refusal struct {
 	key         string // of the pod
 	by, pending sets.Set[string]
 	told        bool // it is to be tried: until it has been, nobody is asked
+	gated       bool // by a plugin at PreEnqueue: it is not judged
 }
 
 // happening is what has happened: several events of one change.
@@ -78,11 +92,12 @@ type happening struct {
 	events        []fwk.ClusterEvent
 	before, after any
 	of            types.UID // the only pod that it concerns; "": any
+	gated         bool      // it concerns those alone that a plugin gates: of the others Berth knows
 }
 
-// newHints returns the hints of the plugins of a framework, of which some register events themselves. It has informers tell of those that it takes.
+// newHints returns the hints of the plugins of a framework, of which some register events themselves, or run at PreEnqueue: pods that these gate are tried behind nothing else. It has informers tell of those that it takes.
 func newHints(ctx context.Context, extensions []fwk.EnqueueExtensions, register sets.Set[string], pods cache.Indexer, informers informersOf) (*hints, error) {
-	h := &hints{pods: pods, refused: make(map[types.UID]refusal), toAsk: make(chan toAsk, mostToAsk)}
+	h := &hints{pods: pods, refused: make(map[types.UID]refusal), toAsk: make(chan toAsk, mostToAsk), turn: make(chan struct{}, 1)}
 	actions := make(map[fwk.EventResource]fwk.ActionType)
 	for _, plugin := range extensions {
 		events, err := plugin.EventsToRegister(ctx)
@@ -195,6 +210,11 @@ func (h *hints) podGone(object any) {
 	}
 }
 
+// givenBack hears that a pod does not go to a node after all, where it was reserved: kube-scheduler has that heard as if it had been deleted there.
+func (h *hints) givenBack(pod *v1.Pod) {
+	h.happens(happening{events: []fwk.ClusterEvent{framework.EventAssignedPodDelete}, before: pod, gated: true})
+}
+
 func (h *hints) forget(uid types.UID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,7 +226,7 @@ func (h *hints) begin(goesOn bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !goesOn {
-		h.during, h.lost = nil, false
+		h.judging = since{}
 	}
 }
 
@@ -224,13 +244,18 @@ func (h *hints) end(pod *v1.Pod, verdicts []*fwk.Status, chose []string, goesOn 
 		}
 	}
 	h.mu.Lock()
-	during, lost := slices.Clone(h.during), h.lost
+	during, lost := slices.Clone(h.judging.during), h.judging.lost
 	is := h.get(r.key, pod.UID)
 	known := is != nil
 	if known && is.ResourceVersion != pod.ResourceVersion { // it may have changed between when Berth has read it and begin
 		lost = lost || !maps.Equal(is.Labels, pod.Labels) || !maps.Equal(is.Annotations, pod.Annotations) || !equality.Semantic.DeepEqual(is.Spec, pod.Spec)
 	}
-	if was, ok := h.refused[pod.UID]; ok && goesOn {
+	was, ok := h.refused[pod.UID]
+	if ok && was.gated { // meanwhile: who has judged it is late
+		h.mu.Unlock()
+		return
+	}
+	if ok && goesOn {
 		r.by, r.pending, r.told = r.by.Union(was.by), r.pending.Union(was.pending), was.told
 	}
 	if len(r.by) > 0 && known {
@@ -249,6 +274,36 @@ func (h *hints) end(pod *v1.Pod, verdicts []*fwk.Status, chose []string, goesOn 
 	}
 	if lost {
 		h.tell.Wake(string(pod.UID))
+	}
+}
+
+// enter says that plugins are about to say whether a pod may be tried, by what they read from here on: what was said of it before is void. The next comes when that is over.
+func (h *hints) enter(uid types.UID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.entering = since{}
+	delete(h.refused, uid)
+}
+
+// entered says what plugins have said of a pod since enter: which gates it, or "". That one waits for something is nothing special here, as in kube-scheduler. It does not wait, as end.
+func (h *hints) entered(pod *v1.Pod, by string) {
+	r := refusal{key: cache.NewObjectName(pod.Namespace, pod.Name).String(), by: sets.New(by), pending: sets.New[string](), gated: true}
+	h.mu.Lock()
+	is := h.entering
+	h.entering = since{}
+	waits := by != "" && h.get(r.key, pod.UID) != nil
+	if waits {
+		h.refused[pod.UID] = r
+	} else {
+		delete(h.refused, pod.UID)
+	}
+	h.mu.Unlock()
+	switch {
+	case !waits:
+	case is.lost:
+		h.tell.Wake(string(pod.UID))
+	case len(is.during) > 0:
+		h.later(toAsk{pod.UID, is.during})
 	}
 }
 
@@ -295,9 +350,8 @@ func (h *hints) happens(e happening) {
 		return
 	}
 	h.mu.Lock()
-	if h.lost = h.lost || len(h.during) == mostDuring; !h.lost {
-		h.during = append(h.during, e)
-	}
+	h.judging.add(e)
+	h.entering.add(e)
 	any := len(h.refused) > 0
 	h.mu.Unlock()
 	if any {
@@ -325,7 +379,7 @@ func (h *hints) ask(is toAsk) {
 		}
 		worth, pending := all, false
 		for k := 0; k < len(is.what) && !pending; k++ {
-			if e := &is.what[k]; e.of == "" || e.of == uid {
+			if e := &is.what[k]; (e.of == "" || e.of == uid) && (r.gated || !e.gated) {
 				tried, waits := h.worth(pod, r, e)
 				worth, pending = worth || tried, waits
 			}
@@ -371,6 +425,8 @@ func (h *hints) says(at *registered, pod *v1.Pod, e *happening) bool {
 	if at.hint == nil {
 		return true
 	}
+	h.turn <- struct{}{}
+	defer func() { <-h.turn }()
 	ctx, cancel := context.WithTimeout(context.Background(), h.timeout)
 	defer cancel()
 	defer watch(ctx)()

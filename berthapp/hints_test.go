@@ -104,6 +104,18 @@ func (h *hints) waits(t *testing.T, name string, code fwk.Code, by ...string) *v
 	return pod
 }
 
+// isGated has a pod that a plugin gates.
+func (h *hints) isGated(t *testing.T, name, by string) *v1.Pod {
+	t.Helper()
+	pod := podNamed(name)
+	if err := h.pods.Add(pod); err != nil {
+		t.Fatal(err)
+	}
+	h.enter(pod.UID)
+	h.entered(pod, by)
+	return pod
+}
+
 // judgedNow says that a pod has been judged.
 func (h *hints) judgedNow(pod *v1.Pod, by string, goesOn bool) {
 	h.end(pod, refusedBy(fwk.Unschedulable, by), nil, goesOn)

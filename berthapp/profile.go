@@ -163,7 +163,7 @@ type profile struct {
 	framework framework.Framework
 	shown     shown
 	pods      *podStore
-	nodes     corelisters.NodeLister // nil: no plugin takes a step
+	nodes     corelisters.NodeLister // nil: no plugin takes a step, or says which pods may be tried
 	permits   bool                   // some plugin does
 	tell      teller
 	hints     *hints
@@ -400,6 +400,9 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 		if _, ok := plugin.(fwk.EnqueueExtensions); ok {
 			register.Insert(plugin.Name())
 		}
+	}
+	for _, plugin := range p.framework.PreEnqueuePlugins() {
+		register.Insert(plugin.Name())
 	}
 	custom, start, end := customInformers(m.ctx, m.cfg.rest)
 	m.custom.start, m.custom.end = start, end

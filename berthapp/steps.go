@@ -1,6 +1,7 @@
 package berthapp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -39,23 +40,28 @@ func (h *host) Place(stream pluginv1.PluginService_PlaceServer) error {
 	if profile == nil {
 		return errMaking
 	}
-	return h.placing.Serve(stream, &steps{profile})
+	return h.placing.Serve(stream, &steps{profile, h.timeout})
 }
 
 // steps takes the steps of a stream by kube-scheduler's framework, which has the plugins of the profile that are compiled in at each point, and no others: those that requests name.
-type steps struct{ profile *profile }
+type steps struct {
+	profile *profile
+	timeout time.Duration // of an answer
+}
 
 // placement is what is kept of a placement.
 type placement struct {
 	object []byte // nil: it has been decoded, or was not told
 	pod    *v1.Pod
 	state  fwk.CycleState
+
+	reserved bool
 }
 
 // stepPoints are where plugins take steps, in the words of a profile.
 var stepPoints = map[pluginv1.Step]string{
 	pluginv1.Step_STEP_RESERVE: "reserve", pluginv1.Step_STEP_UNRESERVE: "reserve", pluginv1.Step_STEP_PERMIT: "permit", pluginv1.Step_STEP_PRE_BIND: "preBind", pluginv1.Step_STEP_POST_BIND: "postBind",
-	pluginv1.Step_STEP_BIND: "bind",
+	pluginv1.Step_STEP_BIND: "bind", pluginv1.Step_STEP_PRE_ENQUEUE: "preEnqueue",
 }
 
 // Tell has plugins see the cluster as it is, until somebody judges. The process has read the profiles.
@@ -64,7 +70,7 @@ func (s *steps) Tell([]*pluginv1.Profile) error {
 	return nil
 }
 
-// Takes reports whether a plugin takes a step.
+// Takes reports whether a plugin takes a step, or says whether pods may be tried.
 func (s *steps) Takes(plugin string, step pluginv1.Step) bool {
 	return slices.Contains(s.profile.points[plugin], stepPoints[step])
 }
@@ -99,6 +105,9 @@ func (s *steps) begin(of *placement, told *pluginv1.Placement) error {
 
 // Take has the framework take a step.
 func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*pluginv1.Rejection, error) {
+	if step.Kind == pluginv1.Step_STEP_PRE_ENQUEUE {
+		return s.preEnqueue(step)
+	}
 	of := step.Placement.Of.(*placement)
 	if err := s.begin(of, step.Placement.Told); err != nil {
 		return nil, err
@@ -107,7 +116,7 @@ func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*p
 		s.profile.hints.forget(of.pod.UID)
 	}
 	if len(step.Plugins) == 0 { // it is only told
-		s.activate(step.Kind, of.state)
+		s.taken(step.Kind, of, nil)
 		return nil, nil
 	}
 	ctx, done, err := step.Context()
@@ -116,13 +125,24 @@ func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*p
 	}
 	waiting, status := s.take(ctx, step, of)
 	done()
-	if status.IsSuccess() {
-		s.activate(step.Kind, of.state)
-	}
+	s.taken(step.Kind, of, status)
 	if waiting != nil {
 		status = s.wait(step.Placement.Context(), of.pod, waiting, waits)
 	}
 	return s.verdict(status, step.Plugins)
+}
+
+// taken does what comes of a step that has been taken, for other pods.
+func (s *steps) taken(step pluginv1.Step, of *placement, status *fwk.Status) {
+	switch {
+	case step == pluginv1.Step_STEP_RESERVE:
+		of.reserved = status.IsSuccess()
+	case step == pluginv1.Step_STEP_UNRESERVE && of.reserved:
+		s.profile.hints.givenBack(of.pod)
+	}
+	if status.IsSuccess() {
+		s.activate(step, of.state)
+	}
 }
 
 // take has the framework take a step. If the pod waits for plugins to permit it, it returns for how long, by plugin.
@@ -265,12 +285,14 @@ func (s *steps) verdict(status *fwk.Status, plugins []string) (*pluginv1.Rejecti
 	case !status.IsRejected():
 		return nil, status.AsError()
 	}
-	out := &pluginv1.Rejection{Plugin: s.profile.called(status.Plugin(), ""), Reason: pluginproto.Cut(status.Message())}
-	if !slices.Contains(plugins, out.Plugin) { // any may reject a pod that waits for another one
-		out.Plugin = plugins[0]
+	by := s.profile.called(status.Plugin(), "")
+	if !slices.Contains(plugins, by) { // any may reject a pod that waits for another one
+		by = plugins[0]
 	}
-	if out.Reason == "" {
-		out.Reason = "rejected by plugin " + out.Plugin
-	}
-	return out, nil
+	return rejectedBy(by, status), nil
+}
+
+// rejectedBy returns the rejection of a plugin, by what the configuration calls it.
+func rejectedBy(plugin string, status *fwk.Status) *pluginv1.Rejection {
+	return &pluginv1.Rejection{Plugin: plugin, Reason: cmp.Or(pluginproto.Cut(status.Message()), "rejected by plugin "+plugin)}
 }

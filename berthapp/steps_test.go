@@ -46,6 +46,8 @@ const (
 	preBind   = pluginv1.Step_STEP_PRE_BIND
 	postBind  = pluginv1.Step_STEP_POST_BIND
 	bind      = pluginv1.Step_STEP_BIND
+
+	preEnqueue = pluginv1.Step_STEP_PRE_ENQUEUE
 )
 
 // walker is a plugin with all steps, which notes for which pod it is called, on which node, and whose state it gets. What it says is up to the test.
@@ -83,6 +85,17 @@ func (w *walker) note(point string, state fwk.CycleState, pod *v1.Pod, node stri
 			is.(*framework.PodsToActivate).Map["default/"+other] = podNamed(other)
 		}
 	}
+	w.test.mu.Unlock()
+	if says != nil {
+		return says()
+	}
+	return nil
+}
+
+func (w *walker) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
+	w.test.mu.Lock()
+	w.test.heard, w.test.got = append(w.test.heard, fmt.Sprintf("%s PreEnqueue: %s", w.name, pod.UID)), pod
+	says := w.test.says[strings.ToLower(w.name)+" preenqueue "+string(pod.UID)]
 	w.test.mu.Unlock()
 	if says != nil {
 		return says()
@@ -335,8 +348,11 @@ func (w *walk) step(step pluginv1.Step, uid string, plugins ...string) {
 	w.t.Helper()
 	w.last++
 	r := &pluginv1.PlaceRequest{Id: w.last, Step: step, Plugins: plugins, Placement: &pluginv1.Placement{Uid: uid, Namespace: "default", Name: "name-of-" + uid, SchedulerName: "default-scheduler", Node: "n"}}
-	if step == reserve {
+	switch step {
+	case reserve:
 		r.Placement.Object = w.object(uid)
+	case preEnqueue:
+		r.Placement.Node = ""
 	}
 	if err := w.place.Send(r); err != nil {
 		w.t.Fatal(err)

@@ -59,7 +59,7 @@ func (trouble) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.No
 }
 
 // gang is a plugin that has pods wait until there are as many as their annotation "gang" says. Those with an annotation "needs" fit nowhere until there is a ConfigMap of that name, and those with "permitted-by" until there
-// is a Permission of that name: it activates the ones itself, and registers the event for the others.
+// is a Permission of that name: it activates the ones itself, and registers the event for the others. Those with "enters-with" may not be tried before that.
 type gang struct {
 	handle      fwk.Handle
 	configs     corelisters.ConfigMapLister
@@ -75,7 +75,7 @@ func (*gang) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, erro
 		Event: fwk.ClusterEvent{Resource: "permissions.v1.example.com", ActionType: fwk.Add},
 		QueueingHintFn: func(_ klog.Logger, pod *v1.Pod, _, is any) (fwk.QueueingHint, error) {
 			name := is.(*unstructured.Unstructured).GetName()
-			if pod.Annotations["permitted-by"] != name {
+			if pod.Annotations["permitted-by"] != name && pod.Annotations["enters-with"] != name {
 				return fwk.QueueSkip, nil
 			}
 			fmt.Fprintln(os.Stderr, "gang has", pod.Name, "tried for", name)
@@ -110,6 +110,18 @@ func newGang(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, err
 }
 
 func (*gang) Name() string { return "Gang" }
+
+func (g *gang) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
+	name, ok := pod.Annotations["enters-with"]
+	if !ok {
+		return nil
+	}
+	if _, err := g.permissions.Namespace(pod.Namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+		fmt.Fprintln(os.Stderr, "gang keeps out", pod.Name)
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "nobody has let it in")
+	}
+	return nil
+}
 
 func (g *gang) Filter(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.NodeInfo) *fwk.Status {
 	if name, ok := pod.Annotations["permitted-by"]; ok {
@@ -191,7 +203,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
 		os.Exit(Run(NewCommand(WithPlugin(cheapest.Name, cheapest.New),
 			WithPlugin("Trouble", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return trouble{}, nil }),
-			WithPlugin("Picky", newPicky), WithPlugin("Gang", newGang), WithPlugin("Dies", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { panic("oh no") }))))
+			WithPlugin("Picky", newPicky), WithPlugin("Sorter", newSorter), WithPlugin("Gang", newGang), WithPlugin("Dies", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { panic("oh no") }))))
 	}
 	os.Exit(m.Run())
 }
@@ -442,6 +454,21 @@ func TestACompiledInPluginTakesAllSteps(t *testing.T) {
 	}
 	w.awaitLog("gang has permitted tried for somebody", 0)
 	w.awaitOn("permitted", "")
+	// One that may not be tried is not, and nobody is told of it.
+	w.create("kept", "gang", map[string]string{"gang": "1", "enters-with": "doorman"})
+	w.awaitLog("gang keeps out kept", 0)
+	w.make(permissions, "default", map[string]any{"apiVersion": "example.com/v1", "kind": "Permission", "metadata": map[string]any{"name": "doorman"}})
+	w.awaitLog("gang has kept tried for doorman", 0)
+	w.awaitOn("kept", "")
+	failures, err := w.cp.Client().EventsV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range failures.Items {
+		if e.Regarding.Name == "kept" {
+			t.Errorf("people are told of it: %s", e.Note)
+		}
+	}
 	// Pods that fit nowhere preempt nobody of their own priority; the plugin evicts one.
 	w.createOf("fills", "gang", map[string]string{"gang": "1"}, "100")
 	w.awaitTold("fills", "no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling., gang evicts nobody for it")

@@ -124,8 +124,12 @@ func (s *placeSeries) Send(resp *pluginv1.PlaceResponse) error {
 func FuzzSteps(f *testing.F) {
 	encoded := func(step pluginv1.Step, uid string) []byte {
 		told := placed(uid)
+		if step == preEnqueue {
+			told.Node = ""
+		}
 		told.Object = []byte(`{"metadata":{"labels":{"a":"b"}}}`)
-		text, err := proto.Marshal(&pluginv1.PlaceRequest{Id: int64(step) + 1, Placement: told, Step: step, Plugins: []string{"A"}})
+		id := map[pluginv1.Step]int64{reserve: 2, unreserve: 3, permit: 4, preEnqueue: 3}[step]
+		text, err := proto.Marshal(&pluginv1.PlaceRequest{Id: id, Placement: told, Step: step, Plugins: []string{"A"}})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -137,6 +141,7 @@ func FuzzSteps(f *testing.F) {
 	}
 	f.Add(first, encoded(reserve, "u"), encoded(unreserve, "u"), encoded(permit, "u"))
 	f.Add(first, encoded(reserve, "u"), encoded(unreserve, "v"), encoded(permit, "u"))
+	f.Add(first, encoded(reserve, "u"), encoded(preEnqueue, "u"), encoded(permit, "u"))
 	var mu sync.Mutex
 	held := make(map[*Placement]bool)
 	note := func(p *Placement, is bool) {
@@ -154,6 +159,10 @@ func FuzzSteps(f *testing.F) {
 			return nil, err
 		},
 		Unreserve: func(_ context.Context, p *Placement) { note(p, false) },
+		PreEnqueue: func(_ context.Context, p *Placement) (*Rejection, error) {
+			_, err := p.Pod()
+			return &Rejection{Reason: p.Name}, err
+		},
 		Permit: func(_ context.Context, p *Placement) (Permission, error) {
 			p.Reject(p.Name)
 			return Permission{}, nil

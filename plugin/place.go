@@ -28,6 +28,8 @@ var points = map[pluginv1.Step]point{
 	pluginv1.Step_STEP_PRE_BIND:  {"PreBind", func(p *Plugin) bool { return p.PreBind != nil }},
 	pluginv1.Step_STEP_BIND:      {"Bind", func(p *Plugin) bool { return p.Bind != nil }},
 	pluginv1.Step_STEP_POST_BIND: {"PostBind", func(p *Plugin) bool { return p.PostBind != nil }},
+
+	pluginv1.Step_STEP_PRE_ENQUEUE: {"PreEnqueue", func(p *Plugin) bool { return p.PreEnqueue != nil }},
 }
 
 // steps has plugins take the steps of one stream of Place.
@@ -89,6 +91,11 @@ type taken struct {
 func (p *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (rejection *pluginv1.Rejection, err error) {
 	s := &taken{step, p, step.Placement.Of.(*placement)}
 	switch step.Kind {
+	case pluginv1.Step_STEP_PRE_ENQUEUE:
+		defer s.of.decide()
+		return s.first(func(ctx context.Context, plugin *Plugin, with *Placement) (*Rejection, error) {
+			return plugin.PreEnqueue(ctx, with)
+		})
 	case pluginv1.Step_STEP_RESERVE:
 		return s.first(func(ctx context.Context, plugin *Plugin, with *Placement) (*Rejection, error) {
 			return plugin.Reserve(ctx, with)

@@ -33,6 +33,8 @@ const (
 	preBind   = pluginv1.Step_STEP_PRE_BIND
 	postBind  = pluginv1.Step_STEP_POST_BIND
 	bind      = pluginv1.Step_STEP_BIND
+
+	preEnqueue = pluginv1.Step_STEP_PRE_ENQUEUE
 )
 
 // history is what plugins have been called for, in order.
@@ -174,7 +176,11 @@ func placed(uid string) *pluginv1.Placement {
 // step sends a step.
 func (p *placer) step(step pluginv1.Step, uid string, plugins ...string) {
 	p.t.Helper()
-	p.request(&pluginv1.PlaceRequest{Placement: placed(uid), Step: step, Plugins: plugins})
+	of := placed(uid)
+	if step == preEnqueue {
+		of.Node = ""
+	}
+	p.request(&pluginv1.PlaceRequest{Placement: of, Step: step, Plugins: plugins})
 }
 
 // answers returns what has been answered since it was called last, when nobody has anything to do any more.
@@ -872,11 +878,15 @@ func TestStepsThatMakeNoSenseEndTheStream(t *testing.T) {
 		{"placement.namespace: want one", then(of(func(p *pluginv1.Placement) { p.Namespace = "" }))},
 		{"placement.name: want one", then(of(func(p *pluginv1.Placement) { p.Name = "" }))},
 		{"placement.node: want one", then(of(func(p *pluginv1.Placement) { p.Node = "" }))},
+		{"placement.node: want none", steps(preEnqueue)},
 		{`placement.node: pod "u" is reserved on node "node-u"`, append(steps(reserve), elsewhere)},
 		{"step: there is no step 0", steps(0)},
-		{"step: there is no step 7", steps(7)},
+		{"step: there is no step 8", steps(8)},
 		{`plugins[1]: there is no plugin "X" that reserves`, then(&pluginv1.PlaceRequest{Placement: placed("u"), Step: reserve, Plugins: []string{"A", "X"}})},
 		{`plugins[0]: there is no plugin "F" that permits`, then(&pluginv1.PlaceRequest{Placement: placed("u"), Step: permit, Plugins: []string{"F"}})},
+		{`plugins[0]: there is no plugin "F" that says which pods may be tried`, then(&pluginv1.PlaceRequest{
+			Placement: &pluginv1.Placement{Uid: "u", Namespace: "ns", Name: "p"}, Step: preEnqueue, Plugins: []string{"F"},
+		})},
 		{`plugins[1]: "A" is there twice`, then(&pluginv1.PlaceRequest{Placement: placed("u"), Step: postBind, Plugins: []string{"A", "A"}})},
 		{`placement.uid: pod "u" is reserved already`, steps(reserve, reserve)},
 		{`placement.uid: pod "u" is not reserved`, steps(permit)},

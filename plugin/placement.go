@@ -9,13 +9,13 @@ import (
 )
 
 // Placement is a pod and the node that it was given. A plugin gets the same one at all of its steps, from Reserve on, and another one if the pod is reserved again: what a plugin keeps of
-// a placement goes by it, and not by the pod's UID, for the pod may be reserved on one stream while it still is on another. It is only to be read.
+// a placement goes by it, and not by the pod's UID, for the pod may be reserved on one stream while it still is on another. PreEnqueue, which comes before there is a node, gets another one each time. It is only to be read.
 type Placement struct {
 	// UID, Namespace and Name are those of the pod's metadata.
 	UID, Namespace, Name string
 	// SchedulerName is spec.schedulerName, and the name of the profile.
 	SchedulerName string
-	// Node is the node's metadata.name.
+	// Node is the node's metadata.name. "" at PreEnqueue.
 	Node string
 
 	plugin string     // whose it is
@@ -24,7 +24,7 @@ type Placement struct {
 
 var errPodNotTold = errors.New("the pod was not told: no plugin of the process depends on objects, or it is bound and was not reserved on this stream")
 
-// Pod returns the pod as Kubernetes has it, without managedFields, as it was when it was reserved. It is decoded once, when somebody asks. It fails if no plugin of the process depends on
+// Pod returns the pod as Kubernetes has it, without managedFields, as it was when it was reserved, or is when PreEnqueue is called. It is decoded once, when somebody asks. It fails if no plugin of the process depends on
 // objects, and in PostBind and Unreserve of a pod that was not reserved.
 func (p *Placement) Pod() (*corev1.Pod, error) {
 	if p.of == nil || p.of.pod == nil {
@@ -51,7 +51,7 @@ func (p *Placement) Reject(reason string) {
 	}
 }
 
-// Rejection says why a placement does not come about: it is given back, and its pod is unschedulable.
+// Rejection says why a placement does not come about: it is given back, and its pod is unschedulable. Of PreEnqueue, it says why the pod may not be tried.
 type Rejection struct {
 	// Reason is told to people. Required; at most 1 KiB, or it is cut.
 	Reason string

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Plugin has a say in where pods go: which nodes can run them, which of these are best, and what is done between the choice of a node and the bind.
+// Plugin has a say in where pods go: which may be tried, which nodes can run them, which of these are best, and what is done between the choice of a node and the bind.
 //
 // Its functions are called by several goroutines at a time, also about one kind: about different nodes, and for different streams, such as those of a binder that was active
 // and of the one that took over from it. Their context ends when Berth does not want the answer any more; what calls others has to heed it, for the stream waits.
@@ -27,6 +27,11 @@ type Plugin struct {
 	// Depends says what answers depend on, besides the kind of the pod and what the node is itself. Who says too little is not asked again when something changes.
 	Depends Dependencies
 
+	// PreEnqueue says whether a pod may be tried at all: kube-scheduler's PreEnqueue. It is called each time that the pod comes to wait for its turn, when it is new and when it comes back, for different pods at the same time, and
+	// for one pod by one stream once at a time, whatever step of it is under way; its context ends with the stream. [Placement.Node] is "", and [Placement.Pod] is the pod if some plugin of the process depends on objects. Many pods may come at a time, so it
+	// is fast. A rejection gates the pod: it is not attempted, nobody is told of it in an event, and it is asked about again when [Activator.Activate] or [Activator.Wake] names it; of a process without an
+	// [Activator], when the pod has changed, and from time to time. An error is no rejection: the pod is asked about again soon. [Placement.Allow] and [Placement.Reject] do nothing for it. nil: all may be tried, as far as this plugin is concerned.
+	PreEnqueue func(context.Context, *Placement) (*Rejection, error)
 	// PostFilter looks for a way for a pod that fits nowhere. nil: the plugin does not.
 	PostFilter PostFilterFunc
 
@@ -241,15 +246,15 @@ func (p *Plugin) check() error {
 	return nil
 }
 
-// steps reports whether a plugin takes steps.
+// steps reports whether a plugin takes steps, or says which pods may be tried.
 func (p *Plugin) steps() bool {
-	return p.Reserve != nil || p.Unreserve != nil || p.Permit != nil || p.PreBind != nil || p.Bind != nil || p.PostBind != nil
+	return p.PreEnqueue != nil || p.Reserve != nil || p.Unreserve != nil || p.Permit != nil || p.PreBind != nil || p.Bind != nil || p.PostBind != nil
 }
 
 // like reports whether a plugin has the functions that another one has.
 func (p *Plugin) like(q *Plugin) bool {
-	has := func(p *Plugin) [9]bool {
-		return [...]bool{p.Filter != nil, p.Score != nil, p.PostFilter != nil, p.Reserve != nil, p.Unreserve != nil, p.Permit != nil, p.PreBind != nil, p.Bind != nil, p.PostBind != nil}
+	has := func(p *Plugin) [10]bool {
+		return [...]bool{p.PreEnqueue != nil, p.Filter != nil, p.Score != nil, p.PostFilter != nil, p.Reserve != nil, p.Unreserve != nil, p.Permit != nil, p.PreBind != nil, p.Bind != nil, p.PostBind != nil}
 	}
 	return has(p) == has(q)
 }

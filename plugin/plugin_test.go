@@ -50,6 +50,7 @@ func TestPluginsAreDescribedAsTheyAre(t *testing.T) {
 		{Name: "S", Score: scoring(1), Normalization: Reversed, Depends: Dependencies{Objects: true, Pod: true, Holds: 2 * time.Second}},
 		stepping("Steps", new(history)),
 		{Name: "Permits", Permit: stepping("", nil).Permit},
+		{Name: "Gates", PreEnqueue: stepping("", nil).Reserve},
 	}}).address)
 	got, err := client.Describe(t.Context(), &pluginv1.DescribeRequest{})
 	if err != nil {
@@ -60,6 +61,7 @@ func TestPluginsAreDescribedAsTheyAre(t *testing.T) {
 		{Name: "S", Scores: true, Normalization: pluginv1.Normalization_NORMALIZATION_REVERSED, Depends: &pluginv1.Dependencies{Objects: true, Pod: true, Milliseconds: 2000}},
 		{Name: "Steps", Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Depends: &pluginv1.Dependencies{}},
 		{Name: "Permits", Permits: true, Depends: &pluginv1.Dependencies{}},
+		{Name: "Gates", PreEnqueues: true, Depends: &pluginv1.Dependencies{}},
 	}}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("Describe (-want +got):\n%s", diff)

@@ -42,6 +42,10 @@ func hashSettings(settings Settings) uint64 {
 		e.Text("gates")
 		list(&e, settings.Profiles, encodeGates)
 	}
+	if slices.ContainsFunc(settings.Profiles, func(p Profile) bool { return len(p.PreEnqueues) > 0 }) { // likewise
+		e.Text("pre-enqueues")
+		list(&e, settings.Profiles, func(e *Encoder, p Profile) { list(e, p.PreEnqueues, encodeText) })
+	}
 	return hashBytes(e.b)
 }
 

@@ -300,6 +300,8 @@ type Profile struct {
 	// StorageShape is by what VolumeBinding scores, by increasing utilization; empty unless kube-scheduler's feature gate
 	// StorageCapacityScoring is on.
 	StorageShape []ShapePoint
+	// PreEnqueues are the plugins of others that run at PreEnqueue, in order: they say which pods may be tried.
+	PreEnqueues []string
 }
 
 // gated reports whether something is on that is off by default.

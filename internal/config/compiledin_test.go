@@ -90,8 +90,9 @@ func TestPluginsThatAreCompiledInTakeSteps(t *testing.T) {
 
 func TestWherePluginsThatAreCompiledInCannotRunIsNamed(t *testing.T) {
 	for _, tt := range []struct{ plugins, want string }{
-		{"multiPoint: {enabled: [{name: Cheapest}, {name: Sorter}]}", "profiles[0].plugins.multiPoint.enabled[1]: Forbidden: Sorter is compiled in, and runs at preEnqueue, queueSort too"},
-		{"preEnqueue: {enabled: [{name: Sorter}]}", "profiles[0].plugins.preEnqueue.enabled[0]: Forbidden: Berth cannot run plugins that are compiled in, such as Sorter, at this point yet"},
+		{"multiPoint: {enabled: [{name: Cheapest}, {name: Sorter}]}", "profiles[0].plugins.multiPoint.enabled[1]: Forbidden: Sorter is compiled in, and runs at queueSort too"},
+		{"preEnqueue: {enabled: [{name: Sorter}]}", ""},
+		{"queueSort: {enabled: [{name: Sorter}]}", "profiles[0].plugins.queueSort.enabled[0]: Forbidden: Berth cannot run plugins that are compiled in, such as Sorter, at this point yet"},
 		{"multiPoint: {enabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: Sorter}]}", "runs at queueSort too"},
 		{"postFilter: {enabled: [{name: Sorter}]}", ""},
 		{"multiPoint: {enabled: [{name: Sorter}]}, queueSort: {disabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: '*'}]}", "SchedulingGates"},

@@ -50,7 +50,7 @@ type PluginService struct {
 type ServicePlugin struct {
 	// Name is what profiles, verdicts and metrics call it: a qualified name as of a label, of no other plugin of any service, nor of kube-scheduler's or Berth's own.
 	Name string `json:"name"`
-	// Points are where it runs, in any order: one at least of filter, postFilter, score, reserve, permit, preBind, bind and postBind.
+	// Points are where it runs, in any order: one at least of preEnqueue, filter, postFilter, score, reserve, permit, preBind, bind and postBind.
 	Points []string `json:"points"`
 }
 
@@ -87,7 +87,7 @@ const (
 )
 
 // servicePoints are the points that a plugin of a service can have.
-var servicePoints = []string{"filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"}
+var servicePoints = []string{"preEnqueue", "filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"}
 
 // servicesFile is a file of plugin services.
 type servicesFile struct {
@@ -313,7 +313,7 @@ func foreign(profiles []cluster.Profile) (out map[string][]string) {
 		for _, w := range profiles[i].Weights {
 			add(w.Name)
 		}
-		for _, name := range profiles[i].PostFilters {
+		for _, name := range slices.Concat(profiles[i].PostFilters, profiles[i].PreEnqueues) {
 			add(name)
 		}
 	}
@@ -330,15 +330,23 @@ type Steps struct {
 
 // stepsOf returns the steps that a profile has plugins of services and such as are compiled in take, false if there are none.
 func (o Options) stepsOf(r resolved) (out Steps, any bool) {
-	of := func(point string) []string {
-		return slices.DeleteFunc(slices.Clone(r.at[point]), func(name string) bool { return o.Plugins[name] == nil && o.CompiledIn[name] == nil })
-	}
+	of := func(point string) []string { return o.foreignAt(r, point) }
 	out = Steps{Reserve: of("reserve"), Permit: of("permit"), PreBind: of("preBind"), PostBind: of("postBind")}
 	out.Bind = of("bind")
 	if k := slices.Index(r.at["bind"], theOneAt("bind")); k >= 0 {
 		out.Bind, out.BindsRest = out.Bind[:k], k > 0 // whoever comes behind is never asked
 	}
 	return out, len(out.Reserve)+len(out.Permit)+len(out.PreBind)+len(out.PostBind)+len(out.Bind) > 0
+}
+
+// foreignAt returns the plugins of services, and those that are compiled in, that run at a point, in order.
+func (o Options) foreignAt(r resolved, point string) (out []string) {
+	for _, name := range r.at[point] {
+		if o.Plugins[name] != nil || o.CompiledIn[name] != nil {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // Arguments are those of plugins of services, in JSON, by scheduler name and plugin. One that is given none is not there.

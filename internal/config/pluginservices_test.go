@@ -143,8 +143,8 @@ func TestWhatIsWrongWithPluginServicesIsNamed(t *testing.T) {
 		{"a plugin twice", plugins("[{name: A, points: [score]}, {name: A, points: [filter]}]"), `services[0].plugins[1].name: Duplicate value: "A"`},
 		{"a plugin of two services", servicesHeader + "services: [{name: a, address: 'unix:///a', plugins: [{name: A, points: [score]}]}, {name: b, address: 'unix:///a', plugins: [{name: A, points: [score]}]}]",
 			`services[1].plugins[0].name: Duplicate value: "A"`},
-		{"no points", plugins("[{name: A}]"), "services[0].plugins[0].points: Required value: want at least one of filter, postFilter, score, reserve, permit, preBind, bind, postBind"},
-		{"another point", plugins("[{name: A, points: [score, queueSort]}]"), `services[0].plugins[0].points[1]: Unsupported value: "queueSort": supported values: "filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"`},
+		{"no points", plugins("[{name: A}]"), "services[0].plugins[0].points: Required value: want at least one of preEnqueue, filter, postFilter, score, reserve, permit, preBind, bind, postBind"},
+		{"another point", plugins("[{name: A, points: [score, queueSort]}]"), `services[0].plugins[0].points[1]: Unsupported value: "queueSort": supported values: "preEnqueue", "filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"`},
 		{"all points", plugins("[{name: A, points: [multiPoint]}]"), `services[0].plugins[0].points[0]: Unsupported value: "multiPoint"`},
 		{"a point twice", plugins("[{name: A, points: [score, filter, score]}]"), `services[0].plugins[0].points[2]: Duplicate value: "score"`},
 
@@ -354,6 +354,31 @@ func TestTheStepsOfPluginsOfServices(t *testing.T) {
 	}
 }
 
+// Who may be tried is said by plugins of services where the profile has them at PreEnqueue, in its order; Berth's own are told apart.
+func TestPluginsOfServicesSayWhichPodsMayBeTried(t *testing.T) {
+	options := config.Options{Plugins: map[string][]string{"Doorman": {"preEnqueue", "filter"}, "Quota": {"preEnqueue"}}}
+	for _, tt := range []struct {
+		plugins string
+		want    []string
+	}{
+		{"{filter: {enabled: [{name: Doorman}]}}", nil},
+		{"{multiPoint: {enabled: [{name: Doorman}, {name: Quota}]}}", []string{"Doorman", "Quota"}},
+		{"{multiPoint: {enabled: [{name: Doorman}]}, preEnqueue: {enabled: [{name: Quota}, {name: Doorman}]}}", []string{"Doorman", "Quota"}},
+		{"{multiPoint: {enabled: [{name: Doorman}]}, preEnqueue: {disabled: [{name: Doorman}], enabled: [{name: Quota}]}}", []string{"Quota"}},
+	} {
+		c, err := completeWith(options, profile(tt.plugins, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, c.Profiles[0].PreEnqueues); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.plugins, diff)
+		}
+	}
+	if _, err := completeWith(options, profile("{queueSort: {enabled: [{name: Doorman}]}}", "")); err == nil || !strings.Contains(err.Error(), "plugin does not extend QueueSortPlugin") {
+		t.Errorf("a point that a service does not have: %v", err)
+	}
+}
+
 // Who knows the profiles alone, as gateways do, takes other configurations with the plugins of services that they have.
 func TestTheOptionsOfProfilesKnowThePluginsOfServicesThatTheyHave(t *testing.T) {
 	c, err := completeWith(withServices(t), profile("{filter: {enabled: [{name: GPUModel}]}, score: {enabled: [{name: Price}]}}", ""))
@@ -361,7 +386,7 @@ func TestTheOptionsOfProfilesKnowThePluginsOfServicesThatTheyHave(t *testing.T) 
 		t.Fatal(err)
 	}
 	options := config.OptionsOf(c.Profiles)
-	if all := []string{"filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"}; !cmp.Equal(map[string][]string{"GPUModel": all, "Price": all}, options.Plugins) {
+	if all := []string{"preEnqueue", "filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"}; !cmp.Equal(map[string][]string{"GPUModel": all, "Price": all}, options.Plugins) {
 		t.Errorf("plugins %v", options.Plugins)
 	}
 	again, err := completeWith(options, profile("{multiPoint: {enabled: [{name: Price, weight: 9}]}, score: {enabled: [{name: GPUModel}]}}", "[{name: GPUModel, args: {}}]"))

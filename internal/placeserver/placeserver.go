@@ -1,5 +1,5 @@
 // Package placeserver is the server's side of the Place stream of berth.plugin.v1, but for what plugins do: it checks what comes, has the steps of each pod taken one after the other, ends what is under
-// way for a placement that is over, and has taken back what is reserved when a stream ends.
+// way for a placement that is over, and has taken back what is reserved when a stream ends. Whether a pod may be tried it has plugins say beside all that.
 package placeserver
 
 import (
@@ -17,9 +17,11 @@ import (
 )
 
 const (
-	// AtOnce are as many turns as there are at a time for a stream, and as many again for what comes behind a bind, which nobody waits for. PreBinds and binds need none, which may take long, nor do placements that
-	// wait: of these there are as many as placements.
+	// AtOnce are as many turns as there are at a time for a stream, as many again for what comes behind a bind, which nobody waits for, and as many for whether pods may be tried, so that pods that come do not hold up those
+	// that are placed. PreBinds and binds need none, which may take long, nor do placements that wait: of these there are as many as placements.
 	AtOnce = 64
+	// MaxEntering are as many pods as it is asked about at a time whether they may be tried. Berth asks about 64 at a time, and anew about those only of which it has heard.
+	MaxEntering = 4096
 	// maxPlacements are as many pods as a stream can have something kept of. Berth has some ten thousand at most.
 	maxPlacements = 100_000
 	// MaxBehind are as many steps of a pod as wait for one that is under way. Berth sends one: what ends it.
@@ -48,7 +50,7 @@ type Taker interface {
 	Tell(profiles []*pluginv1.Profile) error
 	// Takes reports whether there is a plugin of a name that takes a step.
 	Takes(plugin string, step pluginv1.Step) bool
-	// Keep returns what is kept of a placement that has not been told of before, as Placement.Of.
+	// Keep returns what is kept of a placement that has not been told of before, as Placement.Of. Each STEP_PRE_ENQUEUE has one of its own.
 	Keep(told *pluginv1.Placement) any
 	// Take takes a step. The first plugin that rejects or fails ends it, but for STEP_UNRESERVE and STEP_POST_BIND. STEP_PERMIT takes until it is decided; if the placement has to wait, it says once, before,
 	// for how long at most. What is under way for a placement that is over ends soon: see [Step.Context].
@@ -62,7 +64,7 @@ type Server struct {
 	unheard *activations // since there was a stream; nil: none
 }
 
-// Step is a step of a placement.
+// Step is a step of a placement, or whether a pod may be tried, which has a placement without a node, of its own.
 type Step struct {
 	Placement *Placement
 	Kind      pluginv1.Step
@@ -87,7 +89,7 @@ type Placement struct {
 // Context ends when what is under way for the placement is to end, and says why.
 func (of *Placement) Context() context.Context { return of.ctx }
 
-// stream is one stream of Place. Its goroutines are one that writes, and one for each pod of which a step is under way; end waits for them.
+// stream is one stream of Place. Its goroutines are one that writes, one for each pod of which a step of a placement is under way, and one for each that it is asked about whether it may be tried; end waits for them.
 type stream struct {
 	server *Server
 	taker  Taker
@@ -97,6 +99,7 @@ type stream struct {
 	out    chan *pluginv1.PlaceResponse
 	turns  chan struct{} // holds a value for each that is taken
 	behind chan struct{} // the same, of what comes behind a bind
+	enter  chan struct{} // and of whether pods may be tried
 	tasks  sync.WaitGroup
 
 	activated *activations
@@ -104,9 +107,11 @@ type stream struct {
 
 	ending chan struct{} // closed when ended is there
 
-	mu    sync.Mutex
-	lanes map[string]*lane // by the pod's uid
-	ended context.Context  // what there is to unreserve when the stream has ended; nil: it has not
+	mu       sync.Mutex
+	lanes    map[string]*lane // by the pod's uid
+	entering map[string]bool  // pods, by uid, that it is asked about whether they may be tried
+	entries  int              // as many of these are not done yet: answered, and not only about to be
+	ended    context.Context  // what there is to unreserve when the stream has ended; nil: it has not
 }
 
 // lane has the steps of a pod, one after the other.
@@ -120,7 +125,8 @@ type lane struct {
 // Serve takes the steps of one stream. It returns when all of them have been, and what was reserved has been taken back.
 func (s *Server) Serve(in pluginv1.PluginService_PlaceServer, taker Taker) error {
 	p := &stream{
-		server: s, taker: taker, out: make(chan *pluginv1.PlaceResponse), turns: make(chan struct{}, AtOnce), behind: make(chan struct{}, AtOnce), lanes: make(map[string]*lane),
+		server: s, taker: taker, out: make(chan *pluginv1.PlaceResponse), turns: make(chan struct{}, AtOnce), behind: make(chan struct{}, AtOnce), enter: make(chan struct{}, AtOnce),
+		lanes: make(map[string]*lane), entering: make(map[string]bool),
 		activated: newActivations(), hears: make(chan struct{}), ending: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancelCause(in.Context())
@@ -197,7 +203,7 @@ func (p *stream) answer(response *pluginv1.PlaceResponse) {
 // does says what a plugin does that takes a step.
 var does = map[pluginv1.Step]string{
 	pluginv1.Step_STEP_RESERVE: "reserves", pluginv1.Step_STEP_UNRESERVE: "reserves", pluginv1.Step_STEP_PERMIT: "permits",
-	pluginv1.Step_STEP_PRE_BIND: "acts before a bind", pluginv1.Step_STEP_POST_BIND: "acts behind a bind", pluginv1.Step_STEP_BIND: "binds",
+	pluginv1.Step_STEP_PRE_BIND: "acts before a bind", pluginv1.Step_STEP_POST_BIND: "acts behind a bind", pluginv1.Step_STEP_BIND: "binds", pluginv1.Step_STEP_PRE_ENQUEUE: "says which pods may be tried",
 }
 
 // take takes up a request. An error ends the stream.
@@ -229,14 +235,18 @@ func (p *stream) take(req *pluginv1.PlaceRequest) error {
 	if told == nil {
 		return pluginproto.Invalid("want one", "placement")
 	}
-	for _, f := range []struct{ name, value string }{{"uid", told.GetUid()}, {"namespace", told.GetNamespace()}, {"name", told.GetName()}, {"node", told.GetNode()}} {
-		if f.value == "" {
-			return pluginproto.Invalid("want one", "placement.%s", f.name)
-		}
-	}
 	at, ok := does[req.GetStep()]
 	if !ok {
 		return pluginproto.Invalid(fmt.Sprintf("there is no step %d", req.GetStep()), "step")
+	}
+	enters := req.GetStep() == pluginv1.Step_STEP_PRE_ENQUEUE
+	for _, f := range []struct{ name, value string }{{"uid", told.GetUid()}, {"namespace", told.GetNamespace()}, {"name", told.GetName()}, {"node", told.GetNode()}} {
+		switch none := enters && f.name == "node"; {
+		case none && f.value != "":
+			return pluginproto.Invalid("want none", "placement.%s", f.name)
+		case !none && f.value == "":
+			return pluginproto.Invalid("want one", "placement.%s", f.name)
+		}
 	}
 	for i, name := range req.GetPlugins() {
 		if !p.taker.Takes(name, req.GetStep()) {
@@ -246,7 +256,38 @@ func (p *stream) take(req *pluginv1.PlaceRequest) error {
 			return pluginproto.Invalid(fmt.Sprintf("%q is there twice", name), "plugins[%d]", i)
 		}
 	}
+	if enters {
+		return p.enters(req)
+	}
 	return p.sort(req)
+}
+
+// enters has it said whether a pod may be tried. That is no step of a placement: it waits for none of the pod, and none waits for it.
+func (p *stream) enters(req *pluginv1.PlaceRequest) error {
+	uid := req.GetPlacement().GetUid()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.entering[uid]:
+		return pluginproto.Invalid(fmt.Sprintf("whether pod %q may be tried is asked already", uid), "placement.uid")
+	case p.entries >= MaxEntering:
+		return pluginproto.Invalid(fmt.Sprintf("it is asked about %d pods whether they may be tried, as many as may be", MaxEntering), "step")
+	}
+	p.entering[uid] = true
+	p.entries++
+	step := &Step{Placement: p.placementOf(req), Kind: req.GetStep(), Plugins: req.GetPlugins(), stream: p, id: req.GetId()}
+	p.tasks.Go(func() {
+		response := p.step(step)
+		step.Placement.cancel(nil)
+		p.mu.Lock()
+		delete(p.entering, uid) // who has the answer may ask again
+		p.mu.Unlock()
+		p.answer(response)
+		p.mu.Lock()
+		p.entries--
+		p.mu.Unlock()
+	})
+	return nil
 }
 
 // sort hands a request to the pod's lane. What ends the placement ends what is under way for it at once.
@@ -403,13 +444,16 @@ func (s *Server) left(ctx context.Context, uid string) error {
 	return nil
 }
 
-// Context waits for a turn to call a plugin, and returns what the plugin is called with, until done. It ends when what is under way for the placement is to end, of STEP_POST_BIND when the stream does, of STEP_BIND not when the pod is bound;
+// Context waits for a turn to call a plugin, and returns what the plugin is called with, until done. It ends when what is under way for the placement is to end, of STEP_POST_BIND and STEP_PRE_ENQUEUE when the stream does, of STEP_BIND not when the pod is bound;
 // STEP_UNRESERVE is taken in any case, and has TakeBackTime. An error says why it is not called any more.
 func (s *Step) Context() (_ context.Context, done func(), err error) {
 	p, ctx := s.stream, s.Placement.ctx
 	turns := p.turns
-	if s.Kind == pluginv1.Step_STEP_POST_BIND { // that of the placement has ended
+	switch s.Kind {
+	case pluginv1.Step_STEP_POST_BIND: // that of the placement has ended
 		ctx, turns = p.ctx, p.behind
+	case pluginv1.Step_STEP_PRE_ENQUEUE:
+		turns = p.enter
 	}
 	switch {
 	case s.Kind == pluginv1.Step_STEP_UNRESERVE:

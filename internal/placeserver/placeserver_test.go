@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/pluginproto"
@@ -209,4 +211,182 @@ func TestActivationsAreBounded(t *testing.T) {
 		t.Errorf("behind all that are kept, %q are heard of", got)
 	}
 	end()
+}
+
+// asks has somebody else say whether pods may be tried, and takes other steps in their turns.
+type asks struct {
+	silent
+	take func(*Step) (*pluginv1.Rejection, error)
+}
+
+func (a *asks) Take(step *Step, waits func(time.Duration)) (*pluginv1.Rejection, error) {
+	if step.Kind == pluginv1.Step_STEP_PRE_ENQUEUE {
+		return a.take(step)
+	}
+	_, done, err := step.Context()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return a.silent.Take(step, waits)
+}
+
+// enters is a request whether a pod may be tried.
+func enters(id int64, uid string) *pluginv1.PlaceRequest {
+	return &pluginv1.PlaceRequest{Id: id, Step: pluginv1.Step_STEP_PRE_ENQUEUE, Plugins: []string{"A"}, Placement: &pluginv1.Placement{Uid: uid, Namespace: "n", Name: "p"}}
+}
+
+// serveAsking serves a stream that has begun. Ended says how it has ended.
+func serveAsking(t *testing.T, taker Taker) (from *asking, ended chan error) {
+	t.Helper()
+	from = &asking{ctx: t.Context(), requests: make(chan *pluginv1.PlaceRequest), answers: make(chan *pluginv1.PlaceResponse, MaxEntering)}
+	ended = make(chan error, 1)
+	go func() { ended <- new(Server).Serve(from, taker) }()
+	from.requests <- &pluginv1.PlaceRequest{Id: 1}
+	return from, ended
+}
+
+// Whether a pod may be tried is said beside a placement of it, and changes nothing of that. It ends with the stream alone.
+func TestWhetherAPodMayBeTriedIsNoStepOfItsPlacement(t *testing.T) {
+	began := make(chan *Placement)
+	taker := &asks{take: func(step *Step) (*pluginv1.Rejection, error) {
+		ctx, done, err := step.Context()
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		began <- step.Placement
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}}
+	from, ended := serveAsking(t, taker)
+	from.requests <- &pluginv1.PlaceRequest{Id: 2, Step: pluginv1.Step_STEP_RESERVE, Placement: &pluginv1.Placement{Uid: "u", Namespace: "n", Name: "p", Node: "a", Object: []byte("the placed")}}
+	<-from.answers
+	asked := enters(3, "u")
+	asked.Placement.Object = []byte("the one that comes")
+	from.requests <- asked
+	of := <-began
+	if of.Of != "the one that comes" || of.Told.GetNode() != "" || of.Told.GetObject() != nil {
+		t.Errorf("it is asked about %v, of which %v is kept", of.Told, of.Of)
+	}
+	for id, step := range []pluginv1.Step{pluginv1.Step_STEP_PRE_BIND, pluginv1.Step_STEP_UNRESERVE, pluginv1.Step_STEP_RESERVE} {
+		from.requests <- &pluginv1.PlaceRequest{Id: int64(id) + 4, Step: step, Placement: &pluginv1.Placement{Uid: "u", Namespace: "n", Name: "p", Node: "a", Object: []byte("again")}}
+		if got := <-from.answers; got.GetId() != int64(id)+4 || got.GetError() != "" {
+			t.Errorf("answer %v, want to request %d", got, id+4)
+		}
+	}
+	if err := of.Context().Err(); err != nil {
+		t.Errorf("what is asked about a pod ends with its placement: %v", err)
+	}
+	close(from.requests)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if why := context.Cause(of.Context()); !errors.Is(why, errStreamEnded) {
+		t.Errorf("it has ended with %v, want %v", why, errStreamEnded)
+	}
+	if got, want := strings.Join(taker.steps, "; "), `STEP_RESERVE of the placed, ""; STEP_PRE_BIND of the placed, ""; STEP_UNRESERVE of the placed, ""; STEP_RESERVE of again, ""; STEP_UNRESERVE of again, ""`; got != want {
+		t.Errorf("steps: %s, want %s", got, want)
+	}
+}
+
+// A pod that is gated leaves nothing behind, and can be asked about as soon as it is answered.
+func TestNothingIsKeptOfPodsThatMayNotBeTried(t *testing.T) {
+	var of []*Placement
+	taker := &asks{take: func(step *Step) (*pluginv1.Rejection, error) {
+		of = append(of, step.Placement)
+		return &pluginv1.Rejection{Plugin: "A", Reason: "not yet"}, nil
+	}}
+	from, ended := serveAsking(t, taker)
+	for id := range int64(3) {
+		from.requests <- enters(id+2, "u")
+		if got := <-from.answers; got.GetId() != id+2 || got.GetRejection().GetReason() != "not yet" {
+			t.Errorf("answer: %v", got)
+		}
+	}
+	close(from.requests)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if len(taker.steps) > 0 {
+		t.Errorf("steps: %q", taker.steps)
+	}
+	for i, is := range of {
+		if is.Context().Err() == nil || slices.Contains(of[:i], is) {
+			t.Errorf("time %d: its placement is one that there was, or goes on", i)
+		}
+	}
+}
+
+// What makes no sense about pods that may be tried, or not, ends the stream.
+func TestRequestsWhetherPodsMayBeTriedAreChecked(t *testing.T) {
+	onANode := enters(2, "u")
+	onANode.Placement.Node = "a"
+	nowhere := enters(2, "u")
+	nowhere.Step = pluginv1.Step_STEP_RESERVE
+	many := make([]*pluginv1.PlaceRequest, MaxEntering+1)
+	for i := range many {
+		many[i] = enters(int64(i)+2, fmt.Sprint(i))
+	}
+	for want, requests := range map[string][]*pluginv1.PlaceRequest{
+		"placement.node: want none":                                                      {onANode},
+		"placement.node: want one":                                                       {nowhere},
+		`placement.uid: whether pod "u" may be tried is asked already`:                   {enters(2, "u"), enters(3, "v"), enters(4, "u")},
+		"step: it is asked about 4096 pods whether they may be tried, as many as may be": many,
+	} {
+		t.Run(want, func(t *testing.T) {
+			from, ended := serveAsking(t, &asks{take: func(step *Step) (*pluginv1.Rejection, error) {
+				<-step.Placement.Context().Done()
+				return nil, nil
+			}})
+			for _, r := range requests {
+				from.requests <- r
+			}
+			if err := <-ended; status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), want) {
+				t.Errorf("it ends with %v, want %q", err, want)
+			}
+		})
+	}
+}
+
+// Pods that come take no turns from those that are placed, and have no more of their own than there are.
+func TestPodsThatComeDoNotHoldUpThoseThatArePlaced(t *testing.T) {
+	began := make(chan func(), 2*AtOnce)
+	taker := &asks{take: func(step *Step) (*pluginv1.Rejection, error) {
+		_, done, err := step.Context()
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		end := make(chan struct{})
+		began <- func() { close(end) }
+		<-end
+		return nil, nil
+	}}
+	from, ended := serveAsking(t, taker)
+	for i := range int64(AtOnce + 1) {
+		from.requests <- enters(i+2, fmt.Sprint(i))
+	}
+	var ends []func()
+	for range AtOnce {
+		ends = append(ends, <-began)
+	}
+	from.requests <- &pluginv1.PlaceRequest{Id: AtOnce + 3, Step: pluginv1.Step_STEP_RESERVE, Placement: &pluginv1.Placement{Uid: "0", Namespace: "n", Name: "p", Node: "a"}}
+	if got := <-from.answers; got.GetId() != AtOnce+3 {
+		t.Errorf("request %d is answered first", got.GetId())
+	}
+	if len(began) > 0 {
+		t.Errorf("more than %d are asked about at a time", AtOnce)
+	}
+	for _, end := range ends {
+		end()
+	}
+	(<-began)()
+	for range AtOnce + 1 {
+		<-from.answers
+	}
+	close(from.requests)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

@@ -36,7 +36,7 @@ type Service struct {
 	// Objects says that it may be sent Kubernetes' objects.
 	Objects bool
 	// Follows says that what it keeps of a pod, and of the cluster, is for verdicts and steps alike: of a profile that has it take part in a scheduling cycle, it is told of the cluster before each step of one,
-	// and of each placement that it has anything to do with before that is recorded.
+	// and of each placement that it has anything to do with before that is recorded. It knows by itself what a pod is that is about to wait for its turn.
 	Follows bool
 }
 
@@ -170,7 +170,7 @@ func New(cfg Config) (*Host, error) {
 		counts, clock := metrics.of(s.Name), func() time.Duration { return time.Since(began) }
 		h.services = append(h.services, &service{
 			Service: s, limits: defaultLimits, clock: clock, metrics: counts, log: cfg.Log.With("service", s.Name),
-			host: h, placing: placing{beginning: make(chan struct{}, 1), ended: make(chan struct{}, 1)}, activated: activated{news: h.activations, lost: counts.lost, clock: clock},
+			host: h, enters: make(chan struct{}, 1), placing: placing{beginning: make(chan struct{}, 1), ended: make(chan struct{}, 1)}, activated: activated{news: h.activations, lost: counts.lost, clock: clock},
 		})
 	}
 	for i := range cfg.Profiles {
@@ -228,7 +228,7 @@ func usesOf(p *cluster.Profile, taken Steps, services []Service) (uses []use) {
 			u.postFilters = append(u.postFilters, name)
 		}
 	}
-	for step, names := range [steps][]string{reserve: taken.Reserve, unreserve: taken.Reserve, permit: taken.Permit, preBind: taken.PreBind, postBind: taken.PostBind, bind: taken.Bind} {
+	for step, names := range [steps][]string{reserve: taken.Reserve, unreserve: taken.Reserve, permit: taken.Permit, preBind: taken.PreBind, postBind: taken.PostBind, bind: taken.Bind, preEnqueue: p.PreEnqueues} {
 		for k, name := range names {
 			if i, ok := of[name]; ok {
 				u := at(i)

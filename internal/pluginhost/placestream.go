@@ -40,6 +40,7 @@ type placeStream struct {
 	placed  map[string]int           // by uid of those that are reserved, how many of calls are about it
 	refused map[string]error         // of those, why they have not been reserved after all
 	binding map[string]*call         // of those, the bind of which nobody has heard what has come of it
+	enters  map[string]*call         // by uid, those of calls that ask whether a pod may be tried: one of each pod
 	proven  bool                     // it has answered
 	err     error                    // why it has ended
 	endedAt time.Time
@@ -159,6 +160,27 @@ func (is *placeStream) isReserved(uid string) bool {
 
 // send has a step sent. It does not wait.
 func (is *placeStream) send(s step, plugins []string, p Placement, object []byte, wake func()) *call {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	return is.sendLocked(s, plugins, p, object, wake)
+}
+
+// sendEntering has it asked whether a pod may be tried. That waits until what was asked before of it is answered, by whomever: other is that, if there is one, and nothing is sent.
+func (is *placeStream) sendEntering(plugins []string, p Placement, object []byte, wake func()) (c, other *call) {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	if other = is.enters[p.UID]; other != nil {
+		return nil, other
+	}
+	c = is.sendLocked(preEnqueue, plugins, p, object, wake)
+	if is.err == nil {
+		is.enters[p.UID] = c
+	}
+	return c, nil
+}
+
+// sendLocked is send; mu is held.
+func (is *placeStream) sendLocked(s step, plugins []string, p Placement, object []byte, wake func()) *call {
 	c := &call{
 		request: &pluginv1.PlaceRequest{
 			Placement: &pluginv1.Placement{Uid: p.UID, Namespace: p.Namespace, Name: p.Name, SchedulerName: p.SchedulerName, Node: p.Node, Object: object},
@@ -166,8 +188,6 @@ func (is *placeStream) send(s step, plugins []string, p Placement, object []byte
 		},
 		began: time.Now(), first: make(chan struct{}), last: make(chan struct{}), wake: wake,
 	}
-	is.mu.Lock()
-	defer is.mu.Unlock()
 	if is.err != nil {
 		c.end(is.err)
 		return c
@@ -175,7 +195,7 @@ func (is *placeStream) send(s step, plugins []string, p Placement, object []byte
 	is.last++
 	c.request.Id = is.last
 	is.calls[c.request.GetId()] = c
-	if _, ok := is.placed[p.UID]; ok || s == reserve {
+	if _, ok := is.placed[p.UID]; s != preEnqueue && (ok || s == reserve) {
 		is.placed[p.UID]++
 	}
 	if s == bind {
@@ -238,7 +258,7 @@ func (is *placeStream) receives() {
 	is.mu.Lock()
 	is.err, is.endedAt = err, time.Now()
 	calls := is.calls
-	is.calls, is.placed, is.refused, is.binding, is.outbox = nil, nil, nil, nil, nil
+	is.calls, is.placed, is.refused, is.binding, is.enters, is.outbox = nil, nil, nil, nil, nil, nil
 	is.mu.Unlock()
 	is.ended()
 	for _, c := range calls {
@@ -292,7 +312,9 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 	delete(is.calls, response.GetId())
 	c.skipped = response.GetSkipped()
 	uid, told := c.request.GetPlacement().GetUid(), c.request.GetStep()
-	if n, ok := is.placed[uid]; ok {
+	if told == pluginv1.Step_STEP_PRE_ENQUEUE {
+		delete(is.enters, uid)
+	} else if n, ok := is.placed[uid]; ok {
 		is.placed[uid] = n - 1
 		if told == pluginv1.Step_STEP_RESERVE {
 			if delete(is.refused, uid); err != nil {

@@ -22,11 +22,12 @@ const (
 	preBind
 	postBind
 	bind
+	preEnqueue
 	steps
 )
 
 func (s step) String() string {
-	return [steps]string{"reserve", "unreserve", "permit", "pre_bind", "post_bind", "bind"}[s]
+	return [steps]string{"reserve", "unreserve", "permit", "pre_bind", "post_bind", "bind", "pre_enqueue"}[s]
 }
 
 // ErrPodGone is what a [PodOf] returns of a pod that is not there any more.
@@ -71,7 +72,12 @@ func (u *use) reserves() bool {
 }
 
 func (u *use) places() bool {
-	return slices.ContainsFunc(u.steps[:], func(plugins []string) bool { return len(plugins) > 0 })
+	for at, plugins := range u.steps {
+		if len(plugins) > 0 && step(at) != preEnqueue {
+			return true
+		}
+	}
+	return false
 }
 
 // takes reports whether a service has something to do with placements of some profile.

@@ -32,7 +32,8 @@ type stepper struct {
 	pluginv1.UnimplementedPluginServiceServer
 	name    string // of its plugin; "": P
 	objects bool
-	tells   bool // which pods are worth trying
+	tells   bool     // which pods are worth trying
+	others  []string // plugins that it has besides, which pre-enqueue
 	answer  func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse
 
 	mu   sync.Mutex
@@ -40,9 +41,13 @@ type stepper struct {
 }
 
 func (s *stepper) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
-	return &pluginv1.DescribeResponse{Activates: s.tells, Plugins: []*pluginv1.PluginDescription{{
-		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, Depends: &pluginv1.Dependencies{Objects: s.objects},
-	}}}, nil
+	out := &pluginv1.DescribeResponse{Activates: s.tells, Plugins: []*pluginv1.PluginDescription{{
+		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, PreEnqueues: true, Depends: &pluginv1.Dependencies{Objects: s.objects},
+	}}}
+	for _, name := range s.others {
+		out.Plugins = append(out.Plugins, &pluginv1.PluginDescription{Name: name, PreEnqueues: true})
+	}
+	return out, nil
 }
 
 func (s *stepper) Place(stream pluginv1.PluginService_PlaceServer) error {

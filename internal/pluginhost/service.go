@@ -51,6 +51,7 @@ type service struct {
 
 	host      *Host
 	placing   placing
+	enters    chan struct{} // holds a value while it is asked about pods that are to be tried
 	activated activated
 }
 
@@ -266,6 +267,7 @@ func (s *service) check(d *pluginv1.DescribeResponse) (map[string]*pluginv1.Plug
 			{"act before a bind", u.steps[preBind], (*pluginv1.PluginDescription).GetPreBinds},
 			{"act behind a bind", u.steps[postBind], (*pluginv1.PluginDescription).GetPostBinds},
 			{"bind", u.steps[bind], (*pluginv1.PluginDescription).GetBinds},
+			{"say which pods may be tried", u.steps[preEnqueue], (*pluginv1.PluginDescription).GetPreEnqueues},
 		} {
 			for _, name := range point.names {
 				used[name] = plugins[name]

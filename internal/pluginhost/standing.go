@@ -110,27 +110,14 @@ func (s *service) tellStanding(is *placeStream) error {
 	if err := reads.Wait(); err != nil {
 		return err
 	}
-	timer := time.NewTimer(s.Timeout + time.Duration(len(all))*standingEach)
-	defer timer.Stop()
-	news := make(chan struct{}, 1)
-	wake := func() {
-		select {
-		case news <- struct{}{}:
-		default:
-		}
-	}
+	answers := newAnswers(s.Timeout+time.Duration(len(all))*standingEach, s.Timeout)
+	defer answers.end()
 	answered := func(c *call) error {
-		for is := false; !is; {
-			select {
-			case <-c.last:
-				is = true
-			case <-news: // in whatever order it answers, it goes on
-				timer.Reset(s.Timeout)
-			case <-now.ctx.Done():
-				return context.Cause(now.ctx)
-			case <-timer.C:
-				return fmt.Errorf("%w: it was told of %d placements that stand", errLate, len(all))
-			}
+		switch err := answers.await(now.ctx, c); {
+		case errors.Is(err, errLate):
+			return fmt.Errorf("%w: it was told of %d placements that stand", errLate, len(all))
+		case err != nil:
+			return err
 		}
 		if err := c.err; !errors.As(err, new(Rejection)) && !errors.As(err, new(errStep)) {
 			return err
@@ -142,7 +129,7 @@ func (s *service) tellStanding(is *placeStream) error {
 		if gone[i] {
 			continue
 		}
-		calls[i] = is.send(reserve, useOf(p).steps[reserve], p.Placement, objects[i], wake)
+		calls[i] = is.send(reserve, useOf(p).steps[reserve], p.Placement, objects[i], answers.wake)
 	}
 	for i, c := range calls {
 		if c == nil {
@@ -152,7 +139,7 @@ func (s *service) tellStanding(is *placeStream) error {
 		if err == nil && c.err != nil {
 			p := all[i]
 			s.log.Warn("plugin service: it does not reserve again what stands", "pod", p.Namespace+"/"+p.Name, "err", c.err)
-			err = answered(is.send(unreserve, useOf(p).steps[unreserve], p.Placement, nil, wake))
+			err = answered(is.send(unreserve, useOf(p).steps[unreserve], p.Placement, nil, answers.wake))
 		}
 		if err != nil {
 			return err
@@ -250,7 +237,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		return nil, fmt.Errorf("begin to place: %w", short(err))
 	}
 	is = &placeStream{
-		epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), binding: make(map[string]*call), last: 1,
+		epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), binding: make(map[string]*call), enters: make(map[string]*call), last: 1,
 		activates: s.activated.add, ended: func() { signal(s.placing.ended) },
 	}
 	for _, p := range plugins {

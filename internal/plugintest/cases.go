@@ -32,6 +32,7 @@ const (
 	questions about = iota // answers to them
 	compared               // answers with others: plugins whose answers depend on what Berth does not know of are left out
 	steps                  // of placements
+	gates                  // whether pods may be tried
 )
 
 // cases are all but Describe, in the order in which they are tried: the plainest first.
@@ -49,6 +50,7 @@ var cases = []testCase{
 	{"pods come to nodes, and leave", compared, (*suite).pods},
 	{"a stream that breaks off leaves nothing to the next one", compared, (*suite).broken},
 	{"several streams at a time know nothing of each other", compared, (*suite).streams},
+	{"whether a pod may be tried is answered by its id, and a rejection is of a plugin that was asked", gates, (*suite).entering},
 	{"each step of a placement is answered by its id, and a rejection is of a plugin that was asked", steps, (*suite).eachStep},
 	{"what takes a placement back ends what is under way for it, which is answered first", steps, (*suite).takenBack},
 	{"steps of a placement do not wait for those of others", steps, (*suite).apart},

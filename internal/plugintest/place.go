@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -22,9 +23,13 @@ const (
 	preBind   = pluginv1.Step_STEP_PRE_BIND
 	postBind  = pluginv1.Step_STEP_POST_BIND
 
+	preEnqueue = pluginv1.Step_STEP_PRE_ENQUEUE
+
 	maxWait = 900_000 // milliseconds, of a permit
 	// atOnce are as many placements as are under way at a time: more than a server has threads, so that it shows whether one that waits holds one.
 	atOnce = 100
+	// atOnceEntering are as many pods of a profile as Berth asks about at a time whether they may be tried.
+	atOnceEntering = 64
 	// tryAgain is how long it takes until it is looked again whether a stream that was cut has been taken back.
 	tryAgain = 20 * time.Millisecond
 )
@@ -35,7 +40,7 @@ type takers map[pluginv1.Step][]string
 // note notes which steps a plugin takes.
 func (t takers) note(p *pluginv1.PluginDescription) (any bool) {
 	for step, takes := range map[pluginv1.Step]bool{
-		reserve: p.GetReserves(), unreserve: p.GetReserves(), permit: p.GetPermits(), preBind: p.GetPreBinds(), postBind: p.GetPostBinds(),
+		reserve: p.GetReserves(), unreserve: p.GetReserves(), permit: p.GetPermits(), preBind: p.GetPreBinds(), postBind: p.GetPostBinds(), preEnqueue: p.GetPreEnqueues(),
 	} {
 		switch {
 		case !takes:
@@ -47,6 +52,16 @@ func (t takers) note(p *pluginv1.PluginDescription) (any bool) {
 		any = any || takes
 	}
 	return any
+}
+
+// places reports whether there is a step of placements, and not only of pods that come.
+func (t takers) places() bool {
+	for step := range t {
+		if step != preEnqueue {
+			return true
+		}
+	}
+	return false
 }
 
 // placing is a stream of Place.
@@ -108,8 +123,11 @@ func (c *placing) send(req *pluginv1.PlaceRequest) (int64, error) {
 // step sends a step of a placement, to all plugins that take it.
 func (c *placing) step(step pluginv1.Step, of *pluginv1.Placement) (int64, error) {
 	told := &pluginv1.Placement{Uid: of.GetUid(), Namespace: of.GetNamespace(), Name: of.GetName(), SchedulerName: of.GetSchedulerName(), Node: of.GetNode()}
-	if step == reserve {
+	switch step {
+	case reserve:
 		told.Object = of.GetObject()
+	case preEnqueue:
+		told.Object, told.Node = of.GetObject(), ""
 	}
 	return c.send(&pluginv1.PlaceRequest{Placement: told, Step: step, Plugins: c.suite.steps[step]})
 }
@@ -269,6 +287,39 @@ func (s *suite) eachStep(ctx context.Context) (string, error) {
 		}
 	}
 	return strings.Join(notes, "; "), nil
+}
+
+// entering asks about as many pods at once as may be under way of a profile, and about the same again.
+func (s *suite) entering(ctx context.Context) (string, error) {
+	c, err := s.openPlacing(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	all := s.placements(atOnceEntering)
+	out := make(map[string]int)
+	for range 2 {
+		ids := make([]int64, len(all))
+		for i, of := range all {
+			if ids[i], err = c.step(preEnqueue, of); err != nil {
+				return "", err
+			}
+		}
+		for _, id := range ids {
+			resp, err := c.await(id)
+			if err != nil {
+				return "", err
+			}
+			if !succeeded(resp) {
+				out[outcome(resp)]++
+			}
+		}
+	}
+	var notes []string
+	for _, what := range slices.Sorted(maps.Keys(out)) {
+		notes = append(notes, fmt.Sprintf("%d of %d times %s", out[what], 2*len(all), what))
+	}
+	return strings.Join(notes[:min(len(notes), 3)], "; "), nil
 }
 
 // takenBack ends permits and pre-binds.

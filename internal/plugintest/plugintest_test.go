@@ -101,6 +101,19 @@ func stepping() []plugin.Plugin {
 	}
 }
 
+// gating are plugins that say which pods may be tried, and nothing else.
+func gating() []plugin.Plugin {
+	return []plugin.Plugin{{Name: "Gates", Depends: plugin.Dependencies{Objects: true}, PreEnqueue: func(_ context.Context, p *plugin.Placement) (*plugin.Rejection, error) {
+		if pod, err := p.Pod(); err != nil || string(pod.UID) != p.UID || p.Node != "" {
+			return nil, fmt.Errorf("the pod is %v, on node %q, %w", pod, p.Node, err)
+		}
+		if strings.HasSuffix(p.Name, "7") {
+			return &plugin.Rejection{Reason: "not yet"}, nil
+		}
+		return nil, nil
+	}}}
+}
+
 // full is a plugin that rejects all.
 func full() plugin.Plugin {
 	return plugin.Plugin{Name: "Full", Reserve: func(context.Context, *plugin.Placement) (*plugin.Rejection, error) {
@@ -168,11 +181,11 @@ func TestPluginsOfTheSDKAnswerAsTheyHaveTo(t *testing.T) {
 	for _, p := range all {
 		sets[p.Name] = []plugin.Plugin{p}
 	}
-	for _, p := range append(stepping(), full()) {
+	for _, p := range slices.Concat(stepping(), gating(), []plugin.Plugin{full()}) {
 		sets[p.Name] = []plugin.Plugin{p}
 	}
 	sets["stepping"] = stepping()
-	sets["all"] = append(sets["all"], stepping()...)
+	sets["all"] = slices.Concat(sets["all"], stepping(), gating())
 	for name, plugins := range sets {
 		tried := cases
 		if name != "all" {
@@ -187,9 +200,13 @@ func TestPluginsOfTheSDKAnswerAsTheyHaveTo(t *testing.T) {
 			want = 8
 		}
 		if judges, takes := slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.Filter != nil || p.Score != nil }),
-			slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.Filter == nil && p.Score == nil }); strings.Contains(notes, "no plugin filters or scores") == judges ||
+			slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.Reserve != nil || p.Permit != nil || p.PreBind != nil }); strings.Contains(notes, "no plugin filters or scores") == judges ||
 			strings.Count(notes, "no plugin takes steps") != map[bool]int{false: 6}[takes] {
 			t.Errorf("%s: what it does not do is not left out:\n%s", name, notes)
+		}
+		if gates := slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.PreEnqueue != nil }); strings.Contains(notes, "no plugin says which pods may be tried") == gates ||
+			strings.Contains(notes, "times rejected by Gates: not yet") != gates || strings.Contains(notes, "not taken: ") || strings.Contains(notes, "; pre-enqueue: Gates") != gates {
+			t.Errorf("%s: of pods that come:\n%s", name, notes)
 		}
 		if got := strings.Count(notes, "not compared"); got != want || strings.Contains(notes, "shows little") {
 			t.Errorf("%s: %d cases were not compared, want %d:\n%s", name, got, want, notes)
@@ -469,7 +486,7 @@ func remember(m *memory, req *pluginv1.JudgeRequest) {
 }
 
 func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
-	client := serveHonest(t, slices.Concat(honest()[:5], stepping())...)
+	client := serveHonest(t, slices.Concat(honest()[:5], stepping(), gating())...)
 	caseOf := func(part string) testCase {
 		t.Helper()
 		i := slices.IndexFunc(cases, func(c testCase) bool { return strings.Contains(c.want, part) })
@@ -481,6 +498,7 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 	const describes, responses, answers, verdicts = "Describe", "one response with its id", "one answer", "verdicts are none"
 	const refusals, scores, again, order = "refusals name", "scores are one", "asked again", "order of the question, and no others"
 	const nodeIDs, kindIDs, spec, pods = "forgotten node", "forgotten kind", "without spec", "pods come"
+	const enters = "whether a pod may be tried"
 	const each, back, apart, unknown = "each step", "what takes a placement back", "do not wait for those of others", "never reserved"
 	const cutOff, placers = "a stream of placements that is cut", "several streams of placements"
 	const breaks, several, large, inTime = "breaks off", "several streams", "16 MiB", "in time"
@@ -631,6 +649,16 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 				context.AfterFunc(m.ctx, func() { <-m.all.turn })
 			case <-m.ctx.Done():
 			}
+		}}},
+		{"a pod is gated by nobody", enters, `by plugin "Nobody"`, says(preEnqueue, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
+			r.Rejection = &pluginv1.Rejection{Plugin: "Nobody", Reason: "no"}
+		})},
+		{"a pod is gated without reason", enters, "is empty", says(preEnqueue, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
+			r.Rejection = &pluginv1.Rejection{Plugin: "Gates"}
+		})},
+		{"whether a pod may be tried is said later", enters, "only a permit does", says(preEnqueue, func(_ *placeMemory, r *pluginv1.PlaceResponse) { r.WaitsMilliseconds = 1 })},
+		{"whether a pod may be tried is said twice", enters, "another response behind the last one", lie{taken: func(_ *placeMemory, r *pluginv1.PlaceResponse) []*pluginv1.PlaceResponse {
+			return []*pluginv1.PlaceResponse{r, r}
 		}}},
 		{"an id that nobody has", each, "no step has it", says(reserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) { r.Id = 1 })},
 		{"a rejection of nobody's", each, `by plugin "Nobody"`, says(reserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
@@ -784,5 +812,20 @@ func TestAProcessThatIsNotThereIsTheOnlyFailure(t *testing.T) {
 	failed, _ := run(t, Config{Client: pluginv1.NewPluginServiceClient(conn), Timeout: hang})
 	if len(failed) != 1 || !strings.Contains(fmt.Sprint(failed), "connection refused") {
 		t.Errorf("failed: %v", failed)
+	}
+}
+
+// What plugins that look for a way for pods, or bind them, do may change things: they are named, and not asked.
+func TestPluginsThatMayChangeThingsAreNotAsked(t *testing.T) {
+	client := serveHonest(t, plugin.Plugin{Name: "Binds", Bind: func(context.Context, *plugin.Placement) (bool, error) {
+		t.Error("it is asked to bind")
+		return true, nil
+	}}, plugin.Plugin{Name: "Looks", PostFilter: func(context.Context, *plugin.Kind, []plugin.Refused) (plugin.PostFiltered, error) {
+		t.Error("it is asked to look for a way")
+		return plugin.PostFiltered{}, nil
+	}})
+	failed, notes := run(t, Config{Client: client, Timeout: hang})
+	if len(failed) > 0 || !strings.Contains(notes, "; post-filter: Looks, not asked; bind: Binds, not asked") {
+		t.Errorf("failed: %v; notes:\n%s", failed, notes)
 	}
 }

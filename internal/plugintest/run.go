@@ -60,9 +60,11 @@ func try(ctx context.Context, cfg Config, cases []testCase, tell func(Result)) b
 		var r Result
 		r.Case = c.want
 		switch {
-		case c.about == steps && len(s.steps) == 0:
+		case c.about == steps && !s.steps.places():
 			r.Note = "not asked: no plugin takes steps"
-		case c.about != steps && len(s.all.filters)+len(s.all.scores) == 0:
+		case c.about == gates && len(s.steps[preEnqueue]) == 0:
+			r.Note = "not asked: no plugin says which pods may be tried"
+		case c.about != steps && c.about != gates && len(s.all.filters)+len(s.all.scores) == 0:
 			r.Note = "not asked: no plugin filters or scores"
 		case c.about == compared && len(s.steady.filters)+len(s.steady.scores) == 0:
 			r.Note = "not compared: all answers depend on what Berth does not know of"
@@ -89,6 +91,7 @@ type suite struct {
 	steps       takers
 	placed      int      // placements that there have been
 	postFilters []string // plugins that look for a way for pods that fit nowhere
+	binds       []string // plugins that bind
 }
 
 // describe asks which plugins there are, twice.
@@ -121,11 +124,17 @@ func (s *suite) describe(ctx context.Context) (note string, err error) {
 		s.requested = append(s.requested, s.sample.kind(i).GetRequested())
 	}
 	note = fmt.Sprintf("filters: %s; scores: %s", list(s.all.filters), list(s.all.scores))
-	if len(s.steps) > 0 {
+	if len(s.steps[preEnqueue]) > 0 {
+		note += fmt.Sprintf("; pre-enqueue: %s", list(s.steps[preEnqueue]))
+	}
+	if s.steps.places() {
 		note += fmt.Sprintf("; reserve: %s; permit: %s; pre-bind: %s; post-bind: %s", list(s.steps[reserve]), list(s.steps[permit]), list(s.steps[preBind]), list(s.steps[postBind]))
 	}
 	if len(s.postFilters) > 0 { // what they do may change things
 		note += fmt.Sprintf("; post-filter: %s, not asked", list(s.postFilters))
+	}
+	if len(s.binds) > 0 { // the same
+		note += fmt.Sprintf("; bind: %s, not asked", list(s.binds))
 	}
 	return note, nil
 }
@@ -151,7 +160,7 @@ func (s *suite) take(plugins []*pluginv1.PluginDescription) error {
 			return fmt.Errorf("plugin %d has no name", i)
 		case seen[name]:
 			return fmt.Errorf("two plugins are called %s", name)
-		case !p.GetFilters() && !p.GetScores() && !p.GetPostFilters() && !takes:
+		case !p.GetFilters() && !p.GetScores() && !p.GetPostFilters() && !p.GetBinds() && !takes:
 			return fmt.Errorf("plugin %s neither filters nor scores, nor looks for a way for pods that fit nowhere, and takes no step", name)
 		case !known:
 			return fmt.Errorf("plugin %s: there is no normalization %d", name, p.GetNormalization())
@@ -161,6 +170,9 @@ func (s *suite) take(plugins []*pluginv1.PluginDescription) error {
 		seen[name] = true
 		if p.GetPostFilters() {
 			s.postFilters = append(s.postFilters, name)
+		}
+		if p.GetBinds() {
+			s.binds = append(s.binds, name)
 		}
 		s.needsPods = s.needsPods || depends.GetPods()
 		s.sample.objects = s.sample.objects || depends.GetObjects() || depends.GetPod()

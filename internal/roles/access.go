@@ -45,6 +45,7 @@ var rights = []struct {
 		binderv1.BinderService_Ask_FullMethodName,
 		binderv1.BinderService_AskPreempt_FullMethodName,
 		binderv1.BinderService_AskPostFilter_FullMethodName,
+		binderv1.BinderService_AskPreEnqueue_FullMethodName,
 	}},
 	{only(coord.RoleFilterWorker), only(coord.RoleQueue), []string{
 		filterv1.FilterService_Filter_FullMethodName,

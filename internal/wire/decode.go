@@ -299,6 +299,7 @@ func profile(m *logv1.Profile) cluster.Profile {
 		SystemSpread:             m.GetSystemSpread(),
 		PercentageOfNodesToScore: m.GetPercentageOfNodesToScore(),
 		PostFilters:              m.GetPostFilters(),
+		PreEnqueues:              m.GetPreEnqueues(),
 		VolumeLimitScaling:       m.GetVolumeLimitScaling(),
 		RequireCSIDrivers:        m.GetRequireCsiDrivers(),
 		StorageShape:             each(m.GetStorageShape(), point),

@@ -313,6 +313,7 @@ func toProfile(p cluster.Profile) *logv1.Profile {
 		SystemSpread:             p.SystemSpread,
 		PercentageOfNodesToScore: p.PercentageOfNodesToScore,
 		PostFilters:              p.PostFilters,
+		PreEnqueues:              p.PreEnqueues,
 		VolumeLimitScaling:       p.VolumeLimitScaling,
 		RequireCsiDrivers:        p.RequireCSIDrivers,
 		StorageShape:             each(p.StorageShape, toPoint),

@@ -436,3 +436,12 @@ func (s *Service) AskPostFilter(ctx context.Context, req *binderv1.AskPostFilter
 	}
 	return t.askPostFilter(ctx, req)
 }
+
+// AskPreEnqueue implements BinderService.
+func (s *Service) AskPreEnqueue(ctx context.Context, req *binderv1.AskPreEnqueueRequest) (*binderv1.AskPreEnqueueResponse, error) {
+	t, err := s.active()
+	if err != nil {
+		return nil, err
+	}
+	return t.askPreEnqueue(ctx, req)
+}

@@ -271,12 +271,17 @@ func (t *term) unfollow(p *progress) {
 
 // podOf reads the pod of a placement for plugin services.
 func (t *term) podOf(p *placement) pluginhost.PodOf {
+	return t.podNamed(p.UID, p.Namespace, p.Name)
+}
+
+// podNamed reads a pod for plugin services.
+func (t *term) podNamed(uid, namespace, name string) pluginhost.PodOf {
 	return func(ctx context.Context) (*corev1.Pod, error) {
-		object, err := t.object(ctx, p.Namespace, p.Name)
+		object, err := t.object(ctx, namespace, name)
 		switch {
 		case err != nil:
 			return nil, err
-		case object == nil || string(object.UID) != p.UID:
+		case object == nil || string(object.UID) != uid:
 			return nil, pluginhost.ErrPodGone
 		}
 		object.ManagedFields = nil

@@ -66,7 +66,7 @@ func newGate(t testing.TB) *gate {
 }
 
 func (g *gate) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
-	return &pluginv1.DescribeResponse{Activates: g.tells, Plugins: []*pluginv1.PluginDescription{{Name: "Gate", Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true}}}, nil
+	return &pluginv1.DescribeResponse{Activates: g.tells, Plugins: []*pluginv1.PluginDescription{{Name: "Gate", Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, PreEnqueues: true}}}, nil
 }
 
 func (g *gate) Place(stream pluginv1.PluginService_PlaceServer) error {

@@ -68,6 +68,9 @@ func (s *Service) drive(ctx context.Context, sh *shard) (lost bool) {
 
 	running, end := context.WithCancelCause(ctx)
 	d.end = end
+	var doorkeeper sync.WaitGroup
+	doorkeeper.Go(func() { newDoorkeeper(d).run(running) })
+	defer doorkeeper.Wait()
 	defer d.asker.running.Wait()
 	defer end(nil)
 	err := d.run(running)

@@ -311,6 +311,8 @@ type binder struct {
 	agreeing func(ctx context.Context, name string, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 	// looking answers what plugins have done that look for a way.
 	looking func(ctx context.Context, name string, request *binderv1.AskPostFilterRequest) (*binderv1.AskPostFilterResponse, error)
+	// letting answers what plugins say of pods that are to be tried.
+	letting func(ctx context.Context, names []string, request *binderv1.AskPreEnqueueRequest) (*binderv1.AskPreEnqueueResponse, error)
 }
 
 func (b *binder) Commit(_ context.Context, request *binderv1.CommitRequest) (*binderv1.CommitResponse, error) {
@@ -472,6 +474,18 @@ func (b *binder) AskPostFilter(ctx context.Context, request *binderv1.AskPostFil
 	defer b.ledger.mu.RUnlock()
 	response.Version = wire.ToVersion(b.ledger.st.Version())
 	return response, nil
+}
+
+// AskPreEnqueue has the test answer, without a lock.
+func (b *binder) AskPreEnqueue(ctx context.Context, request *binderv1.AskPreEnqueueRequest) (*binderv1.AskPreEnqueueResponse, error) {
+	b.mu.Lock()
+	letting := b.letting
+	b.mu.Unlock()
+	var names []string
+	for _, p := range request.GetPods() {
+		names = append(names, strings.TrimPrefix(p.GetUid(), "uid-"))
+	}
+	return letting(ctx, names, request)
 }
 
 // Preempt marks the victims, which stay until the test has them evicted.

@@ -24,6 +24,7 @@ const (
 	pointFilter     = "Filter"
 	pointScore      = "Score"
 	pointPostFilter = "PostFilter"
+	pointPreEnqueue = "PreEnqueue"
 
 	statusSuccess       = "Success"
 	statusUnschedulable = "Unschedulable"
@@ -67,7 +68,7 @@ const (
 //	berth_queue_reports_dropped_total
 //
 // The pods of a batch share the time of a stage, so each of them counts with all of it, as what it waited for. Of
-// kube-scheduler's extension points the member runs Filter, Score and PostFilter; the binder runs the others.
+// kube-scheduler's extension points the member runs Filter, Score and PostFilter, and has PreEnqueue run; the binder runs the others.
 type metrics struct {
 	attempts           *prometheus.CounterVec
 	attemptSeconds     *prometheus.HistogramVec

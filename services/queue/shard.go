@@ -23,7 +23,8 @@ type shard struct {
 	// lookingSince is when the look began that is under way, and asideSince likewise that at pods with claims, which comes behind it; zero: none is.
 	lookingSince, asideSince time.Time
 
-	woken chan struct{} // holds one value while the queue may have changed since the driver looked
+	woken  chan struct{} // holds one value while the queue may have changed since the driver looked
+	enters chan struct{} // holds one value while there may be pods of which plugins of others are to say whether they may be tried
 	// undetached are the drivers for whose volumes a preemptor has waited in vain, and since when: none of their volumes has been detached from any node
 	// since, as far as is known. Nobody is evicted so that they be detached, for undetachedFor, and then for one preemptor at a time. At most maxUndetached.
 	undetached map[string]time.Time
@@ -38,7 +39,7 @@ type shard struct {
 func newShard(number int32, revision int64, judge pending.Judge, cancel context.CancelFunc) *shard {
 	return &shard{
 		number: number, revision: revision, queue: pending.NewQueue(number, judge),
-		woken: make(chan struct{}, 1), draining: make(chan struct{}), cancel: cancel, done: make(chan struct{}),
+		woken: make(chan struct{}, 1), enters: make(chan struct{}, 1), draining: make(chan struct{}), cancel: cancel, done: make(chan struct{}),
 	}
 }
 
@@ -46,11 +47,32 @@ func newShard(number int32, revision int64, judge pending.Judge, cancel context.
 func (sh *shard) with(fn func(q *pending.Queue, now time.Time)) {
 	sh.mu.Lock()
 	fn(sh.queue, time.Now())
+	sh.knock()
 	sh.mu.Unlock()
 	select {
 	case sh.woken <- struct{}{}:
 	default:
 	}
+}
+
+// knock has those asked about who have come, or come back. The caller holds the lock.
+func (sh *shard) knock() {
+	if !sh.queue.Unasked() {
+		return
+	}
+	select {
+	case sh.enters <- struct{}{}:
+	default:
+	}
+}
+
+// entering returns pods of a profile that is not busy, to ask plugins of others about, and if there are none when there may be though nothing happens, the zero time if not by time alone.
+func (sh *shard) entering(busy map[string]bool) (pods []pending.Entering, next time.Time) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	pods = sh.queue.Entering(time.Now(), mostEntering, busy)
+	next, _ = sh.queue.NextEntering()
+	return pods, next
 }
 
 // peek calls fn with the queue locked. It changes nothing.
@@ -110,6 +132,7 @@ func (sh *shard) look(now time.Time, st *cluster.State) (done bool) {
 	if done = sh.queue.RecheckUntil(now, st, until(lookFor-asideFor)); !done {
 		sh.queue.RecheckAside(now, st, until(lookFor))
 	}
+	sh.knock()
 	ahead, aside := sh.queue.Looking()
 	since(&sh.lookingSince, now, ahead)
 	since(&sh.asideSince, now, aside)

@@ -50,6 +50,7 @@ func FuzzCommitRPC(f *testing.F)              { fuzz(f, "Commit") }
 func FuzzAskRPC(f *testing.F)                 { fuzz(f, "Ask") }
 func FuzzAskPreemptRPC(f *testing.F)          { fuzz(f, "AskPreempt") }
 func FuzzAskPostFilterRPC(f *testing.F)       { fuzz(f, "AskPostFilter") }
+func FuzzAskPreEnqueueRPC(f *testing.F)       { fuzz(f, "AskPreEnqueue") }
 func FuzzReportRPC(f *testing.F)              { fuzz(f, "Report") }
 func FuzzPreemptRPC(f *testing.F)             { fuzz(f, "Preempt") }
 func FuzzFilterRPC(f *testing.F)              { fuzz(f, "Filter") }

@@ -365,6 +365,9 @@ func settings(intn Intn) cluster.Delta {
 		profile.VolumeLimitScaling, profile.RequireCSIDrivers = intn.one(2), intn.one(2)
 		profile.StorageShape = []cluster.ShapePoint{{Utilization: 0, Score: 10}, {Utilization: int32(1 + intn(100))}}
 	}
+	if intn.one(3) {
+		profile.PreEnqueues = some(intn, 2, []string{"Doorman", "Quota"})
+	}
 	settings := cluster.Settings{Shards: int32(1 + intn(4)), Seed: uint64(intn(100)), Profiles: []cluster.Profile{profile}, PreemptionSeesVolumes: intn.one(3)}
 	if intn.one(3) {
 		settings = settings.Yielding([]string{profile.SchedulerName}, pick(intn, []string{"a", "b"}))

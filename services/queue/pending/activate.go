@@ -44,7 +44,7 @@ func (q *Queue) PossibleFloor() (priority int32, ok bool) {
 }
 
 // Activate makes a pod active that is unschedulable or in backoff, whatever it waits for. If its attempt is running, it
-// comes back after its backoff should that place nothing. False: the queue does not hold the pod, or it has gates, or
+// comes back after its backoff should that place nothing. Plugins of others have to let it in before, from wherever but a backoff. False: the queue does not hold the pod, or it has gates, or
 // others are being evicted for it.
 func (q *Queue) Activate(now time.Time, id cluster.PodID) bool {
 	e := q.pods[id]
@@ -53,7 +53,14 @@ func (q *Queue) Activate(now time.Time, id cluster.PodID) bool {
 	}
 	switch e.place {
 	case Unschedulable, Backoff:
+		if e.place == Unschedulable && e.entrance != nil {
+			q.enter(now, e, forceActivate, true)
+			break
+		}
 		q.move(now, e, Active, forceActivate)
+	case Gated:
+		q.askAgain(e, true)
+		return e.shut()
 	case InFlight:
 		e.again = true
 	case Active:
@@ -90,9 +97,12 @@ func (q *Queue) woken(now time.Time, id cluster.PodID) {
 	if e == nil {
 		return
 	}
-	if e.place == Unschedulable && !e.held {
+	switch {
+	case e.place == Unschedulable && !e.held:
 		q.requeue(now, e, q.event)
-		return
+	case e.place == Gated:
+		q.askAgain(e, false)
+	default:
+		e.again = true // if its attempt is running, or it is held back
 	}
-	e.again = true // if its attempt is running, or it is held back
 }

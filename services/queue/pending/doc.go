@@ -21,10 +21,12 @@
 //	                                     └──────┴─────────────── Unschedulable
 //
 //	from            to              because
-//	—               Gated           it has gates, or its scheduler name is left to another scheduler
+//	—               Gated           it has gates, or its scheduler name is left to another scheduler; or plugins of others have to let it in
 //	—               Active          it has not; Backoff instead if it has failed before, and a Reset finds it backing off
-//	Gated           Active          it is gated no more; Backoff instead if it has failed and backs off still
+//	Gated           Active          it is gated no more, and in; Backoff instead if it has failed and backs off still
 //	any but assumed Gated           it has got gates, or its name is left to another: an attempt that runs is void
+//	InFlight,       Gated           instead of Active or Backoff, if plugins of others have to let it in
+//	Unschedulable
 //	Active          InFlight        Pop
 //	Backoff         InFlight        Pop, if no pod is active; not after an error, nor where extenders have had it preempt nobody, or a
 //	                                plugin activates it too often
@@ -51,6 +53,19 @@
 //     Reject reads it, so that no wake-up is lost between the evaluation and the end of the attempt.
 //
 // Assumed pods are in none of the places: they are remembered for how often they have failed, if their bind does.
+//
+// # Who may be tried
+//
+// Plugins of others at PreEnqueue let pods in: they are asked each time that a pod comes to wait, from nowhere, from its attempt, or since something has
+// happened, but not as its backoff ends. It is Gated meanwhile, and while one of them keeps it out.
+//
+//	         Entering           Admit
+//	unasked ──────────▶ asked ────────▶ in: Active or Backoff
+//	   ▲                  │ Keep, Unanswered
+//	   └──────────────  closed
+//	    a plugin says so, or it is due; else, if the plugin's service says nothing, the pod has changed
+//
+// What happens while it is asked about has it asked about once more.
 //
 // # Notes and looks
 //

@@ -150,6 +150,7 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		switch {
 		case d.ID == cluster.NoPod:
 			q.noteAnything()
+			q.askAllAgain()
 		case d.AfterBackoff:
 			q.woken(now, d.ID)
 		default:
@@ -212,6 +213,9 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 	}
 	was := e.pod
 	q.follow(st, e, row)
+	if e.shut() && !e.entrance.told && len(e.pod.Gates) == 0 {
+		q.askAgain(e, false)
+	}
 	gated := e.gated()
 	switch {
 	case gated && e.place != Gated:
@@ -339,7 +343,7 @@ func (q *Queue) add(now time.Time, st *cluster.State, id cluster.PodID, row *clu
 	q.arrivals++
 	e := &entry{
 		id: id, pod: row.Pod, arrival: q.arrivals, place: assumed, since: now, entered: now, attempts: max(row.Attempt, q.left[row.UID]),
-		held: row.Preempting, yielded: st.Yields(row.Class), claims: q.use(st, row.Labels),
+		held: row.Preempting, yielded: st.Yields(row.Class), claims: q.use(st, row.Labels), entrance: entranceOf(st, row.Class),
 	}
 	delete(q.left, row.UID)
 	if row.Created != 0 {
@@ -393,8 +397,13 @@ func (q *Queue) Entry(id cluster.PodID) (Entry, bool) {
 
 func (e *entry) view() Entry {
 	v := Entry{ID: e.id, Pod: e.pod, Place: e.place, Since: e.since, Attempts: e.attempts, Message: e.message, Verdicts: e.verdicts}
-	if e.place == Backoff {
+	switch is := e.entrance; {
+	case e.place == Backoff:
 		v.BackoffUntil = e.ready()
+	case e.place == Gated && is != nil && is.plugin != "":
+		v.Message, v.Verdicts = "gated by plugin "+is.plugin+": "+is.reason, nil
+	case e.place == Gated && is != nil && is.reason != "":
+		v.Message, v.Verdicts = is.reason, nil
 	}
 	return v
 }

@@ -15,7 +15,7 @@ type Place uint8
 
 // The places. A pod is in exactly one.
 const (
-	Gated         Place = iota // it has scheduling gates, or another scheduler has its name
+	Gated         Place = iota // it has scheduling gates, plugins of others have not let it in, or another scheduler has its name
 	Active                     // it waits for its turn
 	Backoff                    // it waits for its backoff to end, or for an idle moment
 	Unschedulable              // no node fits, or others are being evicted for it; it waits for a change that could help
@@ -122,6 +122,8 @@ type entry struct {
 
 	news // since the last attempt began
 
+	entrance *entrance // nil: its profile has no plugins of others at PreEnqueue
+
 	held      bool      // others are being evicted for it: it stays where it is
 	yielded   bool      // another scheduler has its name at the moment
 	awaited   bool      // while it is in flight: the log says what has become of it
@@ -178,6 +180,13 @@ type Queue struct {
 	counts   [Places + 1]int
 
 	rejections rejections
+
+	entering  map[string]*orderedPods // that plugins of others are to be asked about, by profile
+	closed    orderedPods             // that these keep out, by when they are asked about again
+	recalled  orderedPods             // likewise, of earlier rounds: all are asked about again
+	round     int64                   // begins anew when all are to be asked about again
+	recall    bool                    // that is to be as soon as none is recalled any more
+	questions int64                   // about pods that come in
 
 	active   orderedPods
 	running  orderedPods // in flight, not awaited; by priority
@@ -241,6 +250,8 @@ func (q *Queue) clear() {
 	q.pods = make(map[cluster.PodID]*entry)
 	q.counts = [Places + 1]int{}
 	q.rejections = make(rejections)
+	q.entering, q.closed = make(map[string]*orderedPods), orderedPods{rankOf: byDue}
+	q.recalled, q.recall = orderedPods{rankOf: byDue}, false
 	q.active = orderedPods{rankOf: inLine}
 	q.running = orderedPods{rankOf: inLine}
 	q.backoff = orderedPods{rankOf: byExpiry}
@@ -500,8 +511,17 @@ func (q *Queue) ClaimsChanged(a Attempt, since cluster.Version) bool {
 	return e == nil || e.pod.UID != a.UID || q.concerned(e, since.Seq)
 }
 
-// requeue makes a pod active because of an event, or puts it in backoff if that has not passed.
+// requeue has a pod wait for its turn because of an event, once plugins of others have let it in.
 func (q *Queue) requeue(now time.Time, e *entry, event string) {
+	if e.entrance != nil && !e.held && !e.yielded {
+		q.enter(now, e, event, false)
+		return
+	}
+	q.wait(now, e, event)
+}
+
+// wait makes a pod active because of an event, or puts it in backoff if that has not passed.
+func (q *Queue) wait(now time.Time, e *entry, event string) {
 	e.expiry = e.entered.Add(q.pause(e)).Truncate(time.Second)
 	switch {
 	case e.gated():
@@ -513,8 +533,8 @@ func (q *Queue) requeue(now time.Time, e *entry, event string) {
 	}
 }
 
-// gated reports whether the pod may not be tried: it has gates, or another scheduler has its name.
-func (e *entry) gated() bool { return len(e.pod.Gates) > 0 || e.yielded }
+// gated reports whether the pod may not be tried: it has gates, plugins of others have not let it in, or another scheduler has its name.
+func (e *entry) gated() bool { return len(e.pod.Gates) > 0 || e.yielded || e.shut() && !e.held }
 
 // pause is how long the pod backs off.
 func (q *Queue) pause(e *entry) time.Duration {
@@ -525,10 +545,7 @@ func (q *Queue) pause(e *entry) time.Duration {
 	if count == 0 {
 		return 0
 	}
-	if q.first > q.last>>(count-1) { // 1 s, 2 s, 4 s, 8 s, and 10 s from then on
-		return q.last
-	}
-	return q.first << (count - 1)
+	return pauses(q.first, q.last, count) // 1 s, 2 s, 4 s, 8 s, and 10 s from then on
 }
 
 // backingOff follows kube-scheduler, which counts whole seconds: a backoff ends in the second after its expiry.
@@ -553,6 +570,9 @@ func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 		to = Unschedulable
 	}
 	e.place, e.since, e.awaited = to, now, false
+	if to != Gated && e.shut() { // others are being evicted for it: it is asked about when that is over
+		*e.entrance = entrance{profile: e.entrance.profile}
+	}
 	q.notes.unsure.remove(e.id)
 	if to == InFlight {
 		e.news, e.evaluated = news{}, cluster.Version{}
@@ -581,6 +601,12 @@ func (q *Queue) order(e *entry) *orderedPods {
 		return &q.backoff
 	case e.place == Unschedulable && !e.held:
 		return &q.aging
+	case e.place == Gated && e.entrance != nil && e.entrance.door == doorUnasked:
+		return q.enteringOf(e.entrance.profile)
+	case e.place == Gated && e.entrance != nil && e.entrance.door == doorClosed && e.entrance.round == q.round:
+		return &q.closed
+	case e.place == Gated && e.entrance != nil && e.entrance.door == doorClosed:
+		return &q.recalled
 	}
 	return nil
 }

@@ -30,10 +30,12 @@ type rejections map[Rejection]int
 func (r rejections) add(e *entry, n int) {
 	switch e.place {
 	case Gated:
-		if len(e.pod.Gates) == 0 {
-			return // no plugin has a say in it
+		switch is := e.entrance; {
+		case len(e.pod.Gates) > 0:
+			r.count(Rejection{e.pod.Class, schedulingGates}, n)
+		case is != nil && is.plugin != "":
+			r.count(Rejection{e.pod.Class, is.plugin}, n)
 		}
-		r.count(Rejection{e.pod.Class, schedulingGates}, n)
 	case Active, Backoff, Unschedulable:
 		for i, v := range e.verdicts {
 			told := slices.ContainsFunc(e.verdicts[:i], func(w engine.VerdictCount) bool { return w.Plugin == v.Plugin })

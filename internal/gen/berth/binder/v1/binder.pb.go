@@ -184,6 +184,67 @@ func (PreemptResponse_Result) EnumDescriptor() ([]byte, []int) {
 }
 
 // Result tells the outcomes apart.
+type Entrance_Result int32
+
+const (
+	// Never sent.
+	Entrance_RESULT_UNSPECIFIED Entrance_Result = 0
+	// It may be tried.
+	Entrance_RESULT_ENTERS Entrance_Result = 1
+	// A plugin keeps it out.
+	Entrance_RESULT_GATED Entrance_Result = 2
+	// A service could not be asked, or the pod not be read: ask again later.
+	Entrance_RESULT_FAILED Entrance_Result = 3
+	// The pod is gone, deleted or placed: the replica will tell.
+	Entrance_RESULT_GONE Entrance_Result = 4
+)
+
+// Enum value maps for Entrance_Result.
+var (
+	Entrance_Result_name = map[int32]string{
+		0: "RESULT_UNSPECIFIED",
+		1: "RESULT_ENTERS",
+		2: "RESULT_GATED",
+		3: "RESULT_FAILED",
+		4: "RESULT_GONE",
+	}
+	Entrance_Result_value = map[string]int32{
+		"RESULT_UNSPECIFIED": 0,
+		"RESULT_ENTERS":      1,
+		"RESULT_GATED":       2,
+		"RESULT_FAILED":      3,
+		"RESULT_GONE":        4,
+	}
+)
+
+func (x Entrance_Result) Enum() *Entrance_Result {
+	p := new(Entrance_Result)
+	*p = x
+	return p
+}
+
+func (x Entrance_Result) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Entrance_Result) Descriptor() protoreflect.EnumDescriptor {
+	return file_berth_binder_v1_binder_proto_enumTypes[2].Descriptor()
+}
+
+func (Entrance_Result) Type() protoreflect.EnumType {
+	return &file_berth_binder_v1_binder_proto_enumTypes[2]
+}
+
+func (x Entrance_Result) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Entrance_Result.Descriptor instead.
+func (Entrance_Result) EnumDescriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{18, 0}
+}
+
+// Result tells the outcomes apart.
 type AskPostFilterResponse_Result int32
 
 const (
@@ -240,11 +301,11 @@ func (x AskPostFilterResponse_Result) String() string {
 }
 
 func (AskPostFilterResponse_Result) Descriptor() protoreflect.EnumDescriptor {
-	return file_berth_binder_v1_binder_proto_enumTypes[2].Descriptor()
+	return file_berth_binder_v1_binder_proto_enumTypes[3].Descriptor()
 }
 
 func (AskPostFilterResponse_Result) Type() protoreflect.EnumType {
-	return &file_berth_binder_v1_binder_proto_enumTypes[2]
+	return &file_berth_binder_v1_binder_proto_enumTypes[3]
 }
 
 func (x AskPostFilterResponse_Result) Number() protoreflect.EnumNumber {
@@ -253,7 +314,7 @@ func (x AskPostFilterResponse_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AskPostFilterResponse_Result.Descriptor instead.
 func (AskPostFilterResponse_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{16, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{20, 0}
 }
 
 // CommitRequest is one batch of a shard.
@@ -1376,6 +1437,253 @@ func (x *PreemptResponse) GetError() string {
 	return ""
 }
 
+// AskPreEnqueueRequest is pods that are about to wait for their turn.
+type AskPreEnqueueRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard int32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The etcd revision at which its owner claimed it.
+	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
+	// The version at which they are.
+	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The pods, of one profile: 1 to 64.
+	Pods          []*EnteringPod `protobuf:"bytes,4,rep,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskPreEnqueueRequest) Reset() {
+	*x = AskPreEnqueueRequest{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskPreEnqueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskPreEnqueueRequest) ProtoMessage() {}
+
+func (x *AskPreEnqueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskPreEnqueueRequest.ProtoReflect.Descriptor instead.
+func (*AskPreEnqueueRequest) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AskPreEnqueueRequest) GetShard() int32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *AskPreEnqueueRequest) GetShardRevision() int64 {
+	if x != nil {
+		return x.ShardRevision
+	}
+	return 0
+}
+
+func (x *AskPreEnqueueRequest) GetVersion() *v1.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *AskPreEnqueueRequest) GetPods() []*EnteringPod {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// EnteringPod is a pod that is about to wait for its turn.
+type EnteringPod struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id in the log.
+	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// metadata.uid.
+	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnteringPod) Reset() {
+	*x = EnteringPod{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnteringPod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnteringPod) ProtoMessage() {}
+
+func (x *EnteringPod) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnteringPod.ProtoReflect.Descriptor instead.
+func (*EnteringPod) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *EnteringPod) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *EnteringPod) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+// AskPreEnqueueResponse says which may be tried.
+type AskPreEnqueueResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each pod, in order.
+	Entrances     []*Entrance `protobuf:"bytes,1,rep,name=entrances,proto3" json:"entrances,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskPreEnqueueResponse) Reset() {
+	*x = AskPreEnqueueResponse{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskPreEnqueueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskPreEnqueueResponse) ProtoMessage() {}
+
+func (x *AskPreEnqueueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskPreEnqueueResponse.ProtoReflect.Descriptor instead.
+func (*AskPreEnqueueResponse) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AskPreEnqueueResponse) GetEntrances() []*Entrance {
+	if x != nil {
+		return x.Entrances
+	}
+	return nil
+}
+
+// Entrance says whether a pod may be tried.
+type Entrance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It may, or not.
+	Result Entrance_Result `protobuf:"varint,1,opt,name=result,proto3,enum=berth.binder.v1.Entrance_Result" json:"result,omitempty"`
+	// Of RESULT_GATED: the plugin that keeps it out.
+	Plugin string `protobuf:"bytes,2,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	// Of RESULT_GATED and RESULT_FAILED: why, as people are told it.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// Of RESULT_GATED: the service says when it is to be asked again.
+	Told          bool `protobuf:"varint,4,opt,name=told,proto3" json:"told,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Entrance) Reset() {
+	*x = Entrance{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Entrance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Entrance) ProtoMessage() {}
+
+func (x *Entrance) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Entrance.ProtoReflect.Descriptor instead.
+func (*Entrance) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Entrance) GetResult() Entrance_Result {
+	if x != nil {
+		return x.Result
+	}
+	return Entrance_RESULT_UNSPECIFIED
+}
+
+func (x *Entrance) GetPlugin() string {
+	if x != nil {
+		return x.Plugin
+	}
+	return ""
+}
+
+func (x *Entrance) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Entrance) GetTold() bool {
+	if x != nil {
+		return x.Told
+	}
+	return false
+}
+
 // AskPostFilterRequest is one pod that fits nowhere.
 type AskPostFilterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1397,7 +1705,7 @@ type AskPostFilterRequest struct {
 
 func (x *AskPostFilterRequest) Reset() {
 	*x = AskPostFilterRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1717,7 @@ func (x *AskPostFilterRequest) String() string {
 func (*AskPostFilterRequest) ProtoMessage() {}
 
 func (x *AskPostFilterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1730,7 @@ func (x *AskPostFilterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPostFilterRequest.ProtoReflect.Descriptor instead.
 func (*AskPostFilterRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{15}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AskPostFilterRequest) GetShard() int32 {
@@ -1484,7 +1792,7 @@ type AskPostFilterResponse struct {
 
 func (x *AskPostFilterResponse) Reset() {
 	*x = AskPostFilterResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1496,7 +1804,7 @@ func (x *AskPostFilterResponse) String() string {
 func (*AskPostFilterResponse) ProtoMessage() {}
 
 func (x *AskPostFilterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1509,7 +1817,7 @@ func (x *AskPostFilterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPostFilterResponse.ProtoReflect.Descriptor instead.
 func (*AskPostFilterResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{16}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AskPostFilterResponse) GetVersion() *v1.Version {
@@ -1650,7 +1958,28 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"RESULT_ASK\x10\x04\x12\x17\n" +
 	"\x13RESULT_NO_CANDIDATE\x10\x05\x12\x11\n" +
 	"\rRESULT_FAILED\x10\x06\x12\x11\n" +
-	"\rRESULT_UNREAD\x10\a\"\xe6\x01\n" +
+	"\rRESULT_UNREAD\x10\a\"\xb6\x01\n" +
+	"\x14AskPreEnqueueRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
+	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
+	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x120\n" +
+	"\x04pods\x18\x04 \x03(\v2\x1c.berth.binder.v1.EnteringPodR\x04pods\"/\n" +
+	"\vEnteringPod\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\"P\n" +
+	"\x15AskPreEnqueueResponse\x127\n" +
+	"\tentrances\x18\x01 \x03(\v2\x19.berth.binder.v1.EntranceR\tentrances\"\xf5\x01\n" +
+	"\bEntrance\x128\n" +
+	"\x06result\x18\x01 \x01(\x0e2 .berth.binder.v1.Entrance.ResultR\x06result\x12\x16\n" +
+	"\x06plugin\x18\x02 \x01(\tR\x06plugin\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x12\n" +
+	"\x04told\x18\x04 \x01(\bR\x04told\"i\n" +
+	"\x06Result\x12\x16\n" +
+	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rRESULT_ENTERS\x10\x01\x12\x10\n" +
+	"\fRESULT_GATED\x10\x02\x12\x11\n" +
+	"\rRESULT_FAILED\x10\x03\x12\x0f\n" +
+	"\vRESULT_GONE\x10\x04\"\xe6\x01\n" +
 	"\x14AskPostFilterRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
 	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
@@ -1671,7 +2000,7 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x0eRESULT_SUCCESS\x10\x04\x12\x10\n" +
 	"\fRESULT_RETRY\x10\x05\x12\x0f\n" +
 	"\vRESULT_GONE\x10\x06\x12\x11\n" +
-	"\rRESULT_FAILED\x10\a2\xec\x03\n" +
+	"\rRESULT_FAILED\x10\a2\xcc\x04\n" +
 	"\rBinderService\x12I\n" +
 	"\x06Commit\x12\x1e.berth.binder.v1.CommitRequest\x1a\x1f.berth.binder.v1.CommitResponse\x12I\n" +
 	"\x06Report\x12\x1e.berth.binder.v1.ReportRequest\x1a\x1f.berth.binder.v1.ReportResponse\x12L\n" +
@@ -1679,7 +2008,8 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x03Ask\x12\x1b.berth.binder.v1.AskRequest\x1a\x1c.berth.binder.v1.AskResponse\x12U\n" +
 	"\n" +
 	"AskPreempt\x12\".berth.binder.v1.AskPreemptRequest\x1a#.berth.binder.v1.AskPreemptResponse\x12^\n" +
-	"\rAskPostFilter\x12%.berth.binder.v1.AskPostFilterRequest\x1a&.berth.binder.v1.AskPostFilterResponseB\xc8\x01\n" +
+	"\rAskPostFilter\x12%.berth.binder.v1.AskPostFilterRequest\x1a&.berth.binder.v1.AskPostFilterResponse\x12^\n" +
+	"\rAskPreEnqueue\x12%.berth.binder.v1.AskPreEnqueueRequest\x1a&.berth.binder.v1.AskPreEnqueueResponseB\xc8\x01\n" +
 	"\x13com.berth.binder.v1B\vBinderProtoP\x01ZFgithub.com/berth-scheduler/berth/internal/gen/berth/binder/v1;binderv1\xa2\x02\x03BBX\xaa\x02\x0fBerth.Binder.V1\xca\x02\x0fBerth\\Binder\\V1\xe2\x02\x1bBerth\\Binder\\V1\\GPBMetadata\xea\x02\x11Berth::Binder::V1b\x06proto3"
 
 var (
@@ -1694,83 +2024,94 @@ func file_berth_binder_v1_binder_proto_rawDescGZIP() []byte {
 	return file_berth_binder_v1_binder_proto_rawDescData
 }
 
-var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_berth_binder_v1_binder_proto_goTypes = []any{
 	(Outcome_Result)(0),               // 0: berth.binder.v1.Outcome.Result
 	(PreemptResponse_Result)(0),       // 1: berth.binder.v1.PreemptResponse.Result
-	(AskPostFilterResponse_Result)(0), // 2: berth.binder.v1.AskPostFilterResponse.Result
-	(*CommitRequest)(nil),             // 3: berth.binder.v1.CommitRequest
-	(*SubjectCandidates)(nil),         // 4: berth.binder.v1.SubjectCandidates
-	(*PodAttempt)(nil),                // 5: berth.binder.v1.PodAttempt
-	(*CommitResponse)(nil),            // 6: berth.binder.v1.CommitResponse
-	(*Outcome)(nil),                   // 7: berth.binder.v1.Outcome
-	(*AskRequest)(nil),                // 8: berth.binder.v1.AskRequest
-	(*AskResponse)(nil),               // 9: berth.binder.v1.AskResponse
-	(*AskedPod)(nil),                  // 10: berth.binder.v1.AskedPod
-	(*ReportRequest)(nil),             // 11: berth.binder.v1.ReportRequest
-	(*PodReport)(nil),                 // 12: berth.binder.v1.PodReport
-	(*ReportResponse)(nil),            // 13: berth.binder.v1.ReportResponse
-	(*PreemptRequest)(nil),            // 14: berth.binder.v1.PreemptRequest
-	(*AskPreemptRequest)(nil),         // 15: berth.binder.v1.AskPreemptRequest
-	(*AskPreemptResponse)(nil),        // 16: berth.binder.v1.AskPreemptResponse
-	(*PreemptResponse)(nil),           // 17: berth.binder.v1.PreemptResponse
-	(*AskPostFilterRequest)(nil),      // 18: berth.binder.v1.AskPostFilterRequest
-	(*AskPostFilterResponse)(nil),     // 19: berth.binder.v1.AskPostFilterResponse
-	(*v1.Version)(nil),                // 20: berth.log.v1.Version
-	(*v11.Subject)(nil),               // 21: berth.filter.v1.Subject
-	(*v12.Group)(nil),                 // 22: berth.score.v1.Group
-	(*v11.VerdictCount)(nil),          // 23: berth.filter.v1.VerdictCount
-	(*v11.PreemptionCandidate)(nil),   // 24: berth.filter.v1.PreemptionCandidate
+	(Entrance_Result)(0),              // 2: berth.binder.v1.Entrance.Result
+	(AskPostFilterResponse_Result)(0), // 3: berth.binder.v1.AskPostFilterResponse.Result
+	(*CommitRequest)(nil),             // 4: berth.binder.v1.CommitRequest
+	(*SubjectCandidates)(nil),         // 5: berth.binder.v1.SubjectCandidates
+	(*PodAttempt)(nil),                // 6: berth.binder.v1.PodAttempt
+	(*CommitResponse)(nil),            // 7: berth.binder.v1.CommitResponse
+	(*Outcome)(nil),                   // 8: berth.binder.v1.Outcome
+	(*AskRequest)(nil),                // 9: berth.binder.v1.AskRequest
+	(*AskResponse)(nil),               // 10: berth.binder.v1.AskResponse
+	(*AskedPod)(nil),                  // 11: berth.binder.v1.AskedPod
+	(*ReportRequest)(nil),             // 12: berth.binder.v1.ReportRequest
+	(*PodReport)(nil),                 // 13: berth.binder.v1.PodReport
+	(*ReportResponse)(nil),            // 14: berth.binder.v1.ReportResponse
+	(*PreemptRequest)(nil),            // 15: berth.binder.v1.PreemptRequest
+	(*AskPreemptRequest)(nil),         // 16: berth.binder.v1.AskPreemptRequest
+	(*AskPreemptResponse)(nil),        // 17: berth.binder.v1.AskPreemptResponse
+	(*PreemptResponse)(nil),           // 18: berth.binder.v1.PreemptResponse
+	(*AskPreEnqueueRequest)(nil),      // 19: berth.binder.v1.AskPreEnqueueRequest
+	(*EnteringPod)(nil),               // 20: berth.binder.v1.EnteringPod
+	(*AskPreEnqueueResponse)(nil),     // 21: berth.binder.v1.AskPreEnqueueResponse
+	(*Entrance)(nil),                  // 22: berth.binder.v1.Entrance
+	(*AskPostFilterRequest)(nil),      // 23: berth.binder.v1.AskPostFilterRequest
+	(*AskPostFilterResponse)(nil),     // 24: berth.binder.v1.AskPostFilterResponse
+	(*v1.Version)(nil),                // 25: berth.log.v1.Version
+	(*v11.Subject)(nil),               // 26: berth.filter.v1.Subject
+	(*v12.Group)(nil),                 // 27: berth.score.v1.Group
+	(*v11.VerdictCount)(nil),          // 28: berth.filter.v1.VerdictCount
+	(*v11.PreemptionCandidate)(nil),   // 29: berth.filter.v1.PreemptionCandidate
 }
 var file_berth_binder_v1_binder_proto_depIdxs = []int32{
-	20, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
-	4,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
-	5,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
-	21, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
-	22, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
-	20, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
-	7,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
+	25, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
+	5,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
+	6,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
+	26, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
+	27, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
+	25, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
+	8,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
 	0,  // 7: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
-	20, // 8: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
-	5,  // 9: berth.binder.v1.AskRequest.more:type_name -> berth.binder.v1.PodAttempt
-	20, // 10: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
-	7,  // 11: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
-	23, // 12: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
-	10, // 13: berth.binder.v1.AskResponse.more:type_name -> berth.binder.v1.AskedPod
-	20, // 14: berth.binder.v1.AskedPod.version:type_name -> berth.log.v1.Version
-	7,  // 15: berth.binder.v1.AskedPod.outcome:type_name -> berth.binder.v1.Outcome
-	23, // 16: berth.binder.v1.AskedPod.refusals:type_name -> berth.filter.v1.VerdictCount
-	12, // 17: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
-	20, // 18: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
-	12, // 19: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
-	24, // 20: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
-	20, // 21: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
-	14, // 22: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
-	17, // 23: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
-	20, // 24: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
+	25, // 8: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
+	6,  // 9: berth.binder.v1.AskRequest.more:type_name -> berth.binder.v1.PodAttempt
+	25, // 10: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
+	8,  // 11: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
+	28, // 12: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
+	11, // 13: berth.binder.v1.AskResponse.more:type_name -> berth.binder.v1.AskedPod
+	25, // 14: berth.binder.v1.AskedPod.version:type_name -> berth.log.v1.Version
+	8,  // 15: berth.binder.v1.AskedPod.outcome:type_name -> berth.binder.v1.Outcome
+	28, // 16: berth.binder.v1.AskedPod.refusals:type_name -> berth.filter.v1.VerdictCount
+	13, // 17: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
+	25, // 18: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
+	13, // 19: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
+	29, // 20: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
+	25, // 21: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
+	15, // 22: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
+	18, // 23: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
+	25, // 24: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
 	1,  // 25: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
-	20, // 26: berth.binder.v1.AskPostFilterRequest.version:type_name -> berth.log.v1.Version
-	12, // 27: berth.binder.v1.AskPostFilterRequest.pod:type_name -> berth.binder.v1.PodReport
-	20, // 28: berth.binder.v1.AskPostFilterResponse.version:type_name -> berth.log.v1.Version
-	2,  // 29: berth.binder.v1.AskPostFilterResponse.result:type_name -> berth.binder.v1.AskPostFilterResponse.Result
-	3,  // 30: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
-	11, // 31: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
-	14, // 32: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
-	8,  // 33: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
-	15, // 34: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
-	18, // 35: berth.binder.v1.BinderService.AskPostFilter:input_type -> berth.binder.v1.AskPostFilterRequest
-	6,  // 36: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
-	13, // 37: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
-	17, // 38: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
-	9,  // 39: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
-	16, // 40: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
-	19, // 41: berth.binder.v1.BinderService.AskPostFilter:output_type -> berth.binder.v1.AskPostFilterResponse
-	36, // [36:42] is the sub-list for method output_type
-	30, // [30:36] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	25, // 26: berth.binder.v1.AskPreEnqueueRequest.version:type_name -> berth.log.v1.Version
+	20, // 27: berth.binder.v1.AskPreEnqueueRequest.pods:type_name -> berth.binder.v1.EnteringPod
+	22, // 28: berth.binder.v1.AskPreEnqueueResponse.entrances:type_name -> berth.binder.v1.Entrance
+	2,  // 29: berth.binder.v1.Entrance.result:type_name -> berth.binder.v1.Entrance.Result
+	25, // 30: berth.binder.v1.AskPostFilterRequest.version:type_name -> berth.log.v1.Version
+	13, // 31: berth.binder.v1.AskPostFilterRequest.pod:type_name -> berth.binder.v1.PodReport
+	25, // 32: berth.binder.v1.AskPostFilterResponse.version:type_name -> berth.log.v1.Version
+	3,  // 33: berth.binder.v1.AskPostFilterResponse.result:type_name -> berth.binder.v1.AskPostFilterResponse.Result
+	4,  // 34: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
+	12, // 35: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
+	15, // 36: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
+	9,  // 37: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
+	16, // 38: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
+	23, // 39: berth.binder.v1.BinderService.AskPostFilter:input_type -> berth.binder.v1.AskPostFilterRequest
+	19, // 40: berth.binder.v1.BinderService.AskPreEnqueue:input_type -> berth.binder.v1.AskPreEnqueueRequest
+	7,  // 41: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
+	14, // 42: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
+	18, // 43: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
+	10, // 44: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
+	17, // 45: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
+	24, // 46: berth.binder.v1.BinderService.AskPostFilter:output_type -> berth.binder.v1.AskPostFilterResponse
+	21, // 47: berth.binder.v1.BinderService.AskPreEnqueue:output_type -> berth.binder.v1.AskPreEnqueueResponse
+	41, // [41:48] is the sub-list for method output_type
+	34, // [34:41] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_berth_binder_v1_binder_proto_init() }
@@ -1783,8 +2124,8 @@ func file_berth_binder_v1_binder_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_binder_v1_binder_proto_rawDesc), len(file_berth_binder_v1_binder_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   17,
+			NumEnums:      4,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	BinderService_Ask_FullMethodName           = "/berth.binder.v1.BinderService/Ask"
 	BinderService_AskPreempt_FullMethodName    = "/berth.binder.v1.BinderService/AskPreempt"
 	BinderService_AskPostFilter_FullMethodName = "/berth.binder.v1.BinderService/AskPostFilter"
+	BinderService_AskPreEnqueue_FullMethodName = "/berth.binder.v1.BinderService/AskPreEnqueue"
 )
 
 // BinderServiceClient is the client API for BinderService service.
@@ -64,6 +65,8 @@ type BinderServiceClient interface {
 	// AskPostFilter has plugin services look for a way for a pod that fits nowhere. It answers when they have: each is asked about one pod at a time.
 	// Errors as of Preempt, and of Ask.
 	AskPostFilter(ctx context.Context, in *AskPostFilterRequest, opts ...grpc.CallOption) (*AskPostFilterResponse, error)
+	// AskPreEnqueue has plugin services say which pods of a profile may be tried. Nothing is kept of the answer, and to ask again is safe. Errors as of Commit, but that there is no bound on pods.
+	AskPreEnqueue(ctx context.Context, in *AskPreEnqueueRequest, opts ...grpc.CallOption) (*AskPreEnqueueResponse, error)
 }
 
 type binderServiceClient struct {
@@ -134,6 +137,16 @@ func (c *binderServiceClient) AskPostFilter(ctx context.Context, in *AskPostFilt
 	return out, nil
 }
 
+func (c *binderServiceClient) AskPreEnqueue(ctx context.Context, in *AskPreEnqueueRequest, opts ...grpc.CallOption) (*AskPreEnqueueResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AskPreEnqueueResponse)
+	err := c.cc.Invoke(ctx, BinderService_AskPreEnqueue_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BinderServiceServer is the server API for BinderService service.
 // All implementations must embed UnimplementedBinderServiceServer
 // for forward compatibility.
@@ -169,6 +182,8 @@ type BinderServiceServer interface {
 	// AskPostFilter has plugin services look for a way for a pod that fits nowhere. It answers when they have: each is asked about one pod at a time.
 	// Errors as of Preempt, and of Ask.
 	AskPostFilter(context.Context, *AskPostFilterRequest) (*AskPostFilterResponse, error)
+	// AskPreEnqueue has plugin services say which pods of a profile may be tried. Nothing is kept of the answer, and to ask again is safe. Errors as of Commit, but that there is no bound on pods.
+	AskPreEnqueue(context.Context, *AskPreEnqueueRequest) (*AskPreEnqueueResponse, error)
 	mustEmbedUnimplementedBinderServiceServer()
 }
 
@@ -196,6 +211,9 @@ func (UnimplementedBinderServiceServer) AskPreempt(context.Context, *AskPreemptR
 }
 func (UnimplementedBinderServiceServer) AskPostFilter(context.Context, *AskPostFilterRequest) (*AskPostFilterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AskPostFilter not implemented")
+}
+func (UnimplementedBinderServiceServer) AskPreEnqueue(context.Context, *AskPreEnqueueRequest) (*AskPreEnqueueResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AskPreEnqueue not implemented")
 }
 func (UnimplementedBinderServiceServer) mustEmbedUnimplementedBinderServiceServer() {}
 func (UnimplementedBinderServiceServer) testEmbeddedByValue()                       {}
@@ -326,6 +344,24 @@ func _BinderService_AskPostFilter_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BinderService_AskPreEnqueue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AskPreEnqueueRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BinderServiceServer).AskPreEnqueue(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BinderService_AskPreEnqueue_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BinderServiceServer).AskPreEnqueue(ctx, req.(*AskPreEnqueueRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // BinderService_ServiceDesc is the grpc.ServiceDesc for BinderService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -356,6 +392,10 @@ var BinderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AskPostFilter",
 			Handler:    _BinderService_AskPostFilter_Handler,
+		},
+		{
+			MethodName: "AskPreEnqueue",
+			Handler:    _BinderService_AskPreEnqueue_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -929,7 +929,9 @@ type Profile struct {
 	// It does so with the volumes of all CSI drivers.
 	RequireCsiDrivers bool `protobuf:"varint,21,opt,name=require_csi_drivers,json=requireCsiDrivers,proto3" json:"require_csi_drivers,omitempty"`
 	// The shape of VolumeBinding's score, by increasing utilization. Empty: it does not score.
-	StorageShape  []*ShapePoint `protobuf:"bytes,22,rep,name=storage_shape,json=storageShape,proto3" json:"storage_shape,omitempty"`
+	StorageShape []*ShapePoint `protobuf:"bytes,22,rep,name=storage_shape,json=storageShape,proto3" json:"storage_shape,omitempty"`
+	// The plugins of others that run at PreEnqueue, in order: they say which pods may be tried.
+	PreEnqueues   []string `protobuf:"bytes,23,rep,name=pre_enqueues,json=preEnqueues,proto3" json:"pre_enqueues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1114,6 +1116,13 @@ func (x *Profile) GetRequireCsiDrivers() bool {
 func (x *Profile) GetStorageShape() []*ShapePoint {
 	if x != nil {
 		return x.StorageShape
+	}
+	return nil
+}
+
+func (x *Profile) GetPreEnqueues() []string {
+	if x != nil {
+		return x.PreEnqueues
 	}
 	return nil
 }
@@ -4221,7 +4230,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\ayielded\x18\b \x03(\tR\ayielded\x12\x1d\n" +
 	"\n" +
 	"yielded_to\x18\t \x01(\tR\tyieldedTo\x126\n" +
-	"\x17preemption_sees_volumes\x18\f \x01(\bR\x15preemptionSeesVolumes\"\xe3\b\n" +
+	"\x17preemption_sees_volumes\x18\f \x01(\bR\x15preemptionSeesVolumes\"\x86\t\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x124\n" +
 	"\aweights\x18\x02 \x03(\v2\x1a.berth.log.v1.PluginWeightR\aweights\x12!\n" +
@@ -4246,7 +4255,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\fpost_filters\x18\x13 \x03(\tR\vpostFilters\x120\n" +
 	"\x14volume_limit_scaling\x18\x14 \x01(\bR\x12volumeLimitScaling\x12.\n" +
 	"\x13require_csi_drivers\x18\x15 \x01(\bR\x11requireCsiDrivers\x12=\n" +
-	"\rstorage_shape\x18\x16 \x03(\v2\x18.berth.log.v1.ShapePointR\fstorageShape\":\n" +
+	"\rstorage_shape\x18\x16 \x03(\v2\x18.berth.log.v1.ShapePointR\fstorageShape\x12!\n" +
+	"\fpre_enqueues\x18\x17 \x03(\tR\vpreEnqueues\":\n" +
 	"\fPluginWeight\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x03R\x06weight\"D\n" +

@@ -104,6 +104,9 @@ const (
 	// Bind the pod to the node: the plugin writes that to the API server, and nobody else does. The first that does not skip the pod is the last. Without an answer, Berth looks in the API server whether the pod is bound, and asks again if it
 	// is not: a plugin that has been asked before need not have failed. If Berth gives the placement back meanwhile, a bind may still come about, which counts then.
 	Step_STEP_BIND Step = 6
+	// May the pod be tried? It is asked each time that a pod comes to wait for its turn: when it is new, and when it comes back. A rejection keeps it out: it is gated, nobody is told of it in an event, and it is asked about again when the
+	// service activates or wakes it. Of a service that does not say it activates, it is when the pod has changed, and from time to time.
+	Step_STEP_PRE_ENQUEUE Step = 7
 )
 
 // Enum value maps for Step.
@@ -116,6 +119,7 @@ var (
 		4: "STEP_PRE_BIND",
 		5: "STEP_POST_BIND",
 		6: "STEP_BIND",
+		7: "STEP_PRE_ENQUEUE",
 	}
 	Step_value = map[string]int32{
 		"STEP_UNSPECIFIED": 0,
@@ -125,6 +129,7 @@ var (
 		"STEP_PRE_BIND":    4,
 		"STEP_POST_BIND":   5,
 		"STEP_BIND":        6,
+		"STEP_PRE_ENQUEUE": 7,
 	}
 )
 
@@ -271,7 +276,9 @@ type PluginDescription struct {
 	// It looks for a way for pods that fit nowhere.
 	PostFilters bool `protobuf:"varint,10,opt,name=post_filters,json=postFilters,proto3" json:"post_filters,omitempty"`
 	// It binds: STEP_BIND.
-	Binds         bool `protobuf:"varint,11,opt,name=binds,proto3" json:"binds,omitempty"`
+	Binds bool `protobuf:"varint,11,opt,name=binds,proto3" json:"binds,omitempty"`
+	// It says which pods may be tried at all: STEP_PRE_ENQUEUE.
+	PreEnqueues   bool `protobuf:"varint,12,opt,name=pre_enqueues,json=preEnqueues,proto3" json:"pre_enqueues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,6 +386,13 @@ func (x *PluginDescription) GetPostFilters() bool {
 func (x *PluginDescription) GetBinds() bool {
 	if x != nil {
 		return x.Binds
+	}
+	return false
+}
+
+func (x *PluginDescription) GetPreEnqueues() bool {
+	if x != nil {
+		return x.PreEnqueues
 	}
 	return false
 }
@@ -1641,9 +1655,9 @@ type Placement struct {
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// spec.schedulerName.
 	SchedulerName string `protobuf:"bytes,4,opt,name=scheduler_name,json=schedulerName,proto3" json:"scheduler_name,omitempty"`
-	// The node's metadata.name.
+	// The node's metadata.name. "" with STEP_PRE_ENQUEUE.
 	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
-	// With STEP_RESERVE, if some plugin of the process depends on objects: the v1.Pod in JSON, without managedFields.
+	// With STEP_RESERVE and STEP_PRE_ENQUEUE, if some plugin of the process depends on objects: the v1.Pod in JSON, without managedFields.
 	Object        []byte `protobuf:"bytes,6,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1726,9 +1740,9 @@ type PlaceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// That of the request.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The placement is given back, with that reason: the pod is unschedulable.
+	// The placement is given back, with that reason: the pod is unschedulable. Of STEP_PRE_ENQUEUE: the pod may not be tried.
 	Rejection *Rejection `protobuf:"bytes,2,opt,name=rejection,proto3" json:"rejection,omitempty"`
-	// The step could not be taken: the placement is given back, and the pod's attempt fails with this text, which names the plugin. At most 1 KiB.
+	// The step could not be taken: the placement is given back, and the pod's attempt fails with this text, which names the plugin. Of STEP_PRE_ENQUEUE: it is asked again soon. At most 1 KiB.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// Of STEP_PERMIT, once: the pod waits, for so many milliseconds at most, 900000 in any case, and another response with this id says what becomes of it. Without one, it is rejected, some time later.
 	// 0: it does not wait.
@@ -1886,7 +1900,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x0fDescribeRequest\"n\n" +
 	"\x10DescribeResponse\x12<\n" +
 	"\aplugins\x18\x01 \x03(\v2\".berth.plugin.v1.PluginDescriptionR\aplugins\x12\x1c\n" +
-	"\tactivates\x18\x02 \x01(\bR\tactivates\"\x83\x03\n" +
+	"\tactivates\x18\x02 \x01(\bR\tactivates\"\xa6\x03\n" +
 	"\x11PluginDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\afilters\x18\x02 \x01(\bR\afilters\x12\x16\n" +
@@ -1900,7 +1914,8 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"post_binds\x18\t \x01(\bR\tpostBinds\x12!\n" +
 	"\fpost_filters\x18\n" +
 	" \x01(\bR\vpostFilters\x12\x14\n" +
-	"\x05binds\x18\v \x01(\bR\x05binds\"\xaa\x01\n" +
+	"\x05binds\x18\v \x01(\bR\x05binds\x12!\n" +
+	"\fpre_enqueues\x18\f \x01(\bR\vpreEnqueues\"\xaa\x01\n" +
 	"\fDependencies\x12\x1c\n" +
 	"\trequested\x18\x01 \x01(\bR\trequested\x12\x12\n" +
 	"\x04pods\x18\x02 \x01(\bR\x04pods\x12\x18\n" +
@@ -2026,7 +2041,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x19NORMALIZATION_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aNORMALIZATION_PROPORTIONAL\x10\x01\x12\x1a\n" +
 	"\x16NORMALIZATION_REVERSED\x10\x02\x12\x15\n" +
-	"\x11NORMALIZATION_OWN\x10\x03*\x89\x01\n" +
+	"\x11NORMALIZATION_OWN\x10\x03*\x9f\x01\n" +
 	"\x04Step\x12\x14\n" +
 	"\x10STEP_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTEP_RESERVE\x10\x01\x12\x12\n" +
@@ -2034,7 +2049,8 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\vSTEP_PERMIT\x10\x03\x12\x11\n" +
 	"\rSTEP_PRE_BIND\x10\x04\x12\x12\n" +
 	"\x0eSTEP_POST_BIND\x10\x05\x12\r\n" +
-	"\tSTEP_BIND\x10\x062\xf8\x01\n" +
+	"\tSTEP_BIND\x10\x06\x12\x14\n" +
+	"\x10STEP_PRE_ENQUEUE\x10\a2\xf8\x01\n" +
 	"\rPluginService\x12O\n" +
 	"\bDescribe\x12 .berth.plugin.v1.DescribeRequest\x1a!.berth.plugin.v1.DescribeResponse\x12J\n" +
 	"\x05Judge\x12\x1d.berth.plugin.v1.JudgeRequest\x1a\x1e.berth.plugin.v1.JudgeResponse(\x010\x01\x12J\n" +

@@ -39,9 +39,10 @@ type PluginServiceClient interface {
 	// when it has changed: the server keeps it as long as the stream is open. A stream that ends, for whatever reason, is begun anew from nothing.
 	// A response that does not come within the time that Berth's configuration gives, or makes no sense, ends the stream.
 	Judge(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[JudgeRequest, JudgeResponse], error)
-	// Place has plugins take their steps between the choice of a pod's node and its bind, and the bind: kube-scheduler's Reserve, Unreserve, Permit, PreBind, Bind and PostBind. It is only called of a service
+	// Place has plugins say which pods may be tried, and take their steps between the choice of a pod's node and its bind, and the bind: kube-scheduler's PreEnqueue, Reserve, Unreserve, Permit, PreBind, Bind and PostBind. It is only called of a service
 	// of which a profile uses one of these points, or that activates pods. A binder has one stream; another one that takes over from it may have one at the same time, with the same pods: each is by itself. Requests are sent without
-	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before.
+	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before. STEP_PRE_ENQUEUE is of a pod, and of no
+	// placement: of one pod it waits for the response to the one before.
 	// Each request is answered, also one without plugins. A response that does not come within the time that Berth's configuration gives for that step, or makes no sense, ends the stream.
 	// When a stream ends, for whatever reason, the server takes back all that was reserved on it and has not been bound, as if it were told to. Berth gives back what waited for a response on it. What stands all
 	// the same, since it was permitted, is reserved again on the next stream, before anything else is asked; a bind of it may be under way, or have happened.
@@ -105,9 +106,10 @@ type PluginServiceServer interface {
 	// when it has changed: the server keeps it as long as the stream is open. A stream that ends, for whatever reason, is begun anew from nothing.
 	// A response that does not come within the time that Berth's configuration gives, or makes no sense, ends the stream.
 	Judge(grpc.BidiStreamingServer[JudgeRequest, JudgeResponse]) error
-	// Place has plugins take their steps between the choice of a pod's node and its bind, and the bind: kube-scheduler's Reserve, Unreserve, Permit, PreBind, Bind and PostBind. It is only called of a service
+	// Place has plugins say which pods may be tried, and take their steps between the choice of a pod's node and its bind, and the bind: kube-scheduler's PreEnqueue, Reserve, Unreserve, Permit, PreBind, Bind and PostBind. It is only called of a service
 	// of which a profile uses one of these points, or that activates pods. A binder has one stream; another one that takes over from it may have one at the same time, with the same pods: each is by itself. Requests are sent without
-	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before.
+	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before. STEP_PRE_ENQUEUE is of a pod, and of no
+	// placement: of one pod it waits for the response to the one before.
 	// Each request is answered, also one without plugins. A response that does not come within the time that Berth's configuration gives for that step, or makes no sense, ends the stream.
 	// When a stream ends, for whatever reason, the server takes back all that was reserved on it and has not been bound, as if it were told to. Berth gives back what waited for a response on it. What stands all
 	// the same, since it was permitted, is reserved again on the next stream, before anything else is asked; a bind of it may be under way, or have happened.

@@ -1,0 +1,163 @@
+package pluginhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// Entering is a pod that is about to wait for its turn.
+type Entering struct {
+	UID, Namespace, Name string
+	Pod                  PodOf
+}
+
+// Entrance says whether a pod may be tried.
+type Entrance struct {
+	// Err is nil if it may, a [Rejection] if a plugin keeps it out, ErrPodGone if it is gone, and else why nobody knows.
+	Err error
+	// Told: the service of the plugin that keeps it out says when it is to be asked again.
+	Told bool
+}
+
+// PreEnqueue asks services which pods of a scheduler name may be tried, in the order of the profile: kube-scheduler's PreEnqueue. The first plugin that is against a pod is the last that is asked about it.
+// There is an answer for each pod, in order.
+func (h *Host) PreEnqueue(ctx context.Context, epoch cluster.Epoch, schedulerName string, pods []Entering) []Entrance {
+	out := make([]Entrance, len(pods))
+	left := make([]int, len(pods))
+	for i := range pods {
+		left[i] = i
+	}
+	for _, u := range h.inOrder(schedulerName, preEnqueue) {
+		if len(left) == 0 {
+			break
+		}
+		s := h.services[u.service]
+		of := make([]Entering, len(left))
+		for k, i := range left {
+			of[k] = pods[i]
+		}
+		said := s.preEnqueue(ctx, epoch, schedulerName, u, of)
+		in := left[:0]
+		for k, i := range left {
+			if out[i] = said[k]; out[i].Err == nil {
+				in = append(in, i)
+			}
+		}
+		left = in
+	}
+	return out
+}
+
+const (
+	// enteringWithin is how long a service may take, at most, to say which of some pods may be tried, or four times its timeout, if that is more.
+	enteringWithin = time.Minute
+	// enteringHangs is how long it may be asked about one pod until its stream ends.
+	enteringHangs = time.Minute
+)
+
+// preEnqueue asks a service about pods. It is asked about those of one call at a time: they wait for each other there, and a service that answers one after the other has its time for each.
+func (s *service) preEnqueue(ctx context.Context, epoch cluster.Epoch, schedulerName string, u *use, pods []Entering) []Entrance {
+	out := make([]Entrance, len(pods))
+	all := func(err error) []Entrance {
+		for i := range out {
+			out[i].Err = s.excused(ctx, err, nil)
+		}
+		return out
+	}
+	is, err := s.beginPlacing(ctx, epoch)
+	if err != nil {
+		return all(err)
+	}
+	objects := s.entering(ctx, is, pods, out)
+	select {
+	case s.enters <- struct{}{}:
+		defer func() { <-s.enters }()
+	case <-ctx.Done():
+		return all(context.Cause(ctx))
+	}
+	within, cancel := context.WithTimeoutCause(ctx, max(enteringWithin, 4*s.Timeout), fmt.Errorf("%w, nor of pods that were asked about with it", errLate))
+	defer cancel()
+	calls, answers := make([]*call, len(pods)), newAnswers(s.Timeout, s.Timeout)
+	defer answers.end()
+	for i, p := range pods {
+		if out[i].Err == nil {
+			calls[i], out[i].Err = s.sendEntering(within, is, answers, u.steps[preEnqueue], objects[i], Placement{UID: p.UID, Namespace: p.Namespace, Name: p.Name, SchedulerName: schedulerName})
+			out[i].Err = s.excused(ctx, out[i].Err, nil)
+		}
+	}
+	var late error // no more answers are waited for
+	for i, c := range calls {
+		if c == nil {
+			continue
+		}
+		if late == nil {
+			if late = answers.await(within, c); errors.Is(late, errLate) && within.Err() == nil {
+				late = fmt.Errorf("%w of %v", errLate, s.Timeout)
+				if s.Follows { // its process hangs, and ends with the stream. Others go on: what is kept on the stream is none of this
+					is.cancel(late)
+				}
+			}
+		}
+		err := late
+		select {
+		case <-c.last:
+			err = c.err
+		default:
+		}
+		s.metrics.observe(preEnqueue.String(), time.Since(c.began), err)
+		out[i].Err = s.excused(ctx, err, u.steps[preEnqueue])
+		out[i].Told = errors.As(out[i].Err, new(Rejection)) && s.placing.tells()
+	}
+	return out
+}
+
+// sendEntering has a service asked about a pod, once what was asked before of it, for somebody who has gone, is answered: that may be of before what this is asked for. Nil, with an error: it is not.
+func (s *service) sendEntering(ctx context.Context, is *placeStream, answers *answers, plugins []string, object []byte, p Placement) (*call, error) {
+	for {
+		c, other := is.sendEntering(plugins, p, object, answers.wake)
+		if c != nil {
+			return c, nil
+		}
+		switch began := time.Since(other.began); {
+		case began >= enteringHangs+s.Timeout:
+			is.cancel(fmt.Errorf("nothing is said for %v of whether a pod may be tried", began.Round(time.Second)))
+			<-other.last
+		case began >= s.Timeout:
+			return nil, fmt.Errorf("%w of %v", errLate, s.Timeout)
+		}
+		if err := answers.await(ctx, other); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// entering returns what is sent of pods, and says of those that cannot be read why.
+func (s *service) entering(ctx context.Context, is *placeStream, pods []Entering, out []Entrance) [][]byte {
+	objects := make([][]byte, len(pods))
+	if s.Follows {
+		return objects
+	}
+	var reads errgroup.Group
+	reads.SetLimit(readAtOnce)
+	for i, p := range pods {
+		reads.Go(func() error {
+			objects[i], out[i].Err = is.objectOf(ctx, p.Pod)
+			return nil
+		})
+	}
+	_ = reads.Wait() // each has said what is wrong
+	return objects
+}
+
+// tells reports whether the service says which pods are worth trying.
+func (p *placing) tells() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.activates
+}
