@@ -10,14 +10,15 @@ import (
 	"github.com/berth-scheduler/berth/test/schedulerplugins/scheduler"
 )
 
-// Why tests of fake plugins cannot be run beside Berth.
-const refusesPreEnqueue = "its plugin runs at PreEnqueue, where Berth refuses compiled-in plugins"
-
 // fakesNotAsked are tests of fake plugins that are not run beside Berth, and why. Where a plugin runs that Berth refuses, package scheduler knows too.
 var fakesNotAsked = map[string]string{
-	"TestQueueSortPlugin":                  "it takes pods out of kube-scheduler's queue itself, which runs no cycle, and its plugin runs at QueueSort, where Berth refuses compiled-in plugins",
-	"TestPreEnqueuePlugin":                 refusesPreEnqueue,
-	"TestPreEnqueuePluginEventsToRegister": refusesPreEnqueue,
+	"TestQueueSortPlugin": "it takes pods out of kube-scheduler's queue itself, which runs no cycle, and its plugin runs at QueueSort, where Berth refuses compiled-in plugins",
+}
+
+// fakesKnown are cases that do not pass beside Berth, and why.
+var fakesKnown = map[string]string{
+	"TestPreEnqueuePluginEventsToRegister": "one of its cases does not pass",
+	"TestPreEnqueuePluginEventsToRegister/preEnqueue_plugin_without_event_registered_queueHint(false)": "it turns kube-scheduler's feature gate SchedulerQueueingHints off, which is locked since 1.34: then all that happens has pods asked about again",
 }
 
 // fakes are the packages that are copied, what of them, and which imports become which: where a scheduler starts, package scheduler of this module comes in.
@@ -79,5 +80,5 @@ func buildFakes(t *testing.T) *upstream {
 
 // The tests that kube-scheduler has of fake plugins at each extension point pass with Berth, which hosts the same plugins in the process of the test.
 func TestKubeSchedulersOwnTestsOfPlugins(t *testing.T) {
-	buildFakes(t).compare(t, fakesNotAsked, nil)
+	buildFakes(t).compare(t, fakesNotAsked, fakesKnown)
 }

@@ -29,6 +29,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultbinder"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/queuesort"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/schedulinggates"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
@@ -253,7 +254,7 @@ func (of values) pluginsReady(ctx context.Context, dir string, profiles []config
 
 // uses reports whether plugins are among those of the test.
 func (of values) uses(p *config.Plugins) bool {
-	return slices.ContainsFunc([]config.PluginSet{p.PreFilter, p.Filter, p.PostFilter, p.PreScore, p.Score, p.Reserve, p.Permit, p.PreBind, p.Bind, p.PostBind, p.MultiPoint}, func(set config.PluginSet) bool {
+	return slices.ContainsFunc([]config.PluginSet{p.PreEnqueue, p.PreFilter, p.Filter, p.PostFilter, p.PreScore, p.Score, p.Reserve, p.Permit, p.PreBind, p.Bind, p.PostBind, p.MultiPoint}, func(set config.PluginSet) bool {
 		return slices.ContainsFunc(set.Enabled, func(e config.Plugin) bool { return of.registry[e.Name] != nil })
 	})
 }
@@ -309,26 +310,27 @@ func (of values) configuration() (_ *config.KubeSchedulerConfiguration, differs 
 		if slices.ContainsFunc(p.Plugins.Bind.Disabled, isBinder) && slices.Equal(p.Plugins.MultiPoint.Enabled, slices.DeleteFunc(slices.Clone(everywhere), isBinder)) {
 			p.Plugins.MultiPoint.Enabled = everywhere // it is the same, and Berth takes all that is there by default, of which it does not have everything
 		}
-		points := []struct {
-			name string
-			set  *config.PluginSet
-		}{{"preEnqueue", &p.Plugins.PreEnqueue}, {"queueSort", &p.Plugins.QueueSort}}
-		for _, point := range points {
-			point.set.Enabled = slices.DeleteFunc(point.set.Enabled, func(e config.Plugin) bool {
-				refused := of.registry[e.Name] != nil
-				if refused {
-					differs = append(differs, fmt.Sprintf("profiles[%d].plugins.%s has no %s, which Berth refuses there", i, point.name, e.Name))
-				}
-				return refused
-			})
-			if len(point.set.Enabled) == 0 { // whoever was to do it instead stays
-				point.set.Disabled = nil
+		sort := &p.Plugins.QueueSort
+		sort.Enabled = slices.DeleteFunc(sort.Enabled, func(e config.Plugin) bool {
+			refused := of.registry[e.Name] != nil
+			if refused {
+				differs = append(differs, fmt.Sprintf("profiles[%d].plugins.queueSort has no %s, which Berth refuses there", i, e.Name))
 			}
+			return refused
+		})
+		if len(sort.Enabled) == 0 { // whoever was to do it instead stays
+			sort.Disabled = nil
 		}
-		hasGates := func(e config.Plugin) bool { return e.Name == schedulinggates.Name }
-		if !slices.ContainsFunc(p.Plugins.MultiPoint.Enabled, hasGates) && !slices.ContainsFunc(p.Plugins.PreEnqueue.Enabled, hasGates) {
-			differs = append(differs, fmt.Sprintf("profiles[%d].plugins.preEnqueue has %s, without which Berth refuses a profile", i, schedulinggates.Name))
-			p.Plugins.PreEnqueue.Enabled = append(p.Plugins.PreEnqueue.Enabled, config.Plugin{Name: schedulinggates.Name})
+		enters := &p.Plugins.PreEnqueue
+		for _, name := range []string{schedulinggates.Name, defaultpreemption.Name} {
+			is := func(e config.Plugin) bool { return e.Name == name }
+			off := slices.ContainsFunc(enters.Disabled, func(e config.Plugin) bool { return e.Name == "*" || e.Name == name })
+			switch everywhere := slices.ContainsFunc(p.Plugins.MultiPoint.Enabled, is); {
+			case slices.ContainsFunc(enters.Enabled, is), everywhere && !off, !everywhere && name == defaultpreemption.Name:
+				continue
+			}
+			differs = append(differs, fmt.Sprintf("profiles[%d].plugins.preEnqueue has %s, without which Berth refuses a profile", i, name))
+			enters.Enabled = append(enters.Enabled, config.Plugin{Name: name})
 		}
 		if len(p.Plugins.QueueSort.Enabled) == 0 { // in a file, all profiles have to say the same
 			p.Plugins.QueueSort.Enabled = []config.Plugin{{Name: queuesort.Name}}
