@@ -350,7 +350,9 @@ func (h *hints) happens(e happening) {
 		return
 	}
 	h.mu.Lock()
-	h.judging.add(e)
+	if !e.gated {
+		h.judging.add(e)
+	}
 	h.entering.add(e)
 	any := len(h.refused) > 0
 	h.mu.Unlock()

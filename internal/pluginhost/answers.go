@@ -20,17 +20,19 @@ func newAnswers(first, each time.Duration) *answers {
 // wake is what a call has to wake.
 func (a *answers) wake() { signal(a.news) }
 
-// await waits until a call has been answered for the last time. An error says that none has been in time, or that ctx has ended.
+// await waits until a call has been answered for the last time. An error says that none has been in time, or that ctx has ended; another one may be awaited then, with the same time.
 func (a *answers) await(ctx context.Context, c *call) error {
 	for {
 		select {
-		case <-c.last:
+		case <-c.last: // also one that wakes others
+			a.timer.Reset(a.each)
 			return nil
 		case <-a.news:
 			a.timer.Reset(a.each)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-a.timer.C:
+			a.timer.Reset(a.each) // for the next one
 			return errLate
 		}
 	}

@@ -57,7 +57,7 @@ func (h *Host) PreEnqueue(ctx context.Context, epoch cluster.Epoch, schedulerNam
 const (
 	// enteringWithin is how long a service may take, at most, to say which of some pods may be tried, or four times its timeout, if that is more.
 	enteringWithin = time.Minute
-	// enteringHangs is how long it may be asked about one pod until its stream ends.
+	// enteringHangs is how long, and its timeout besides, it may say nothing of one pod until its stream ends.
 	enteringHangs = time.Minute
 )
 
@@ -70,17 +70,20 @@ func (s *service) preEnqueue(ctx context.Context, epoch cluster.Epoch, scheduler
 		}
 		return out
 	}
-	is, err := s.beginPlacing(ctx, epoch)
-	if err != nil {
-		return all(err)
-	}
-	objects := s.entering(ctx, is, pods, out)
 	select {
 	case s.enters <- struct{}{}:
 		defer func() { <-s.enters }()
 	case <-ctx.Done():
 		return all(context.Cause(ctx))
 	}
+	is, err := s.beginPlacing(ctx, epoch)
+	if err == nil && is.hangs(enteringHangs+s.Timeout) { // of pods perhaps that nobody asks about any more
+		is, err = s.beginPlacing(ctx, epoch)
+	}
+	if err != nil {
+		return all(err)
+	}
+	objects := s.entering(ctx, is, pods, out)
 	within, cancel := context.WithTimeoutCause(ctx, max(enteringWithin, 4*s.Timeout), fmt.Errorf("%w, nor of pods that were asked about with it", errLate))
 	defer cancel()
 	calls, answers := make([]*call, len(pods)), newAnswers(s.Timeout, s.Timeout)
@@ -124,17 +127,36 @@ func (s *service) sendEntering(ctx context.Context, is *placeStream, answers *an
 		if c != nil {
 			return c, nil
 		}
-		switch began := time.Since(other.began); {
-		case began >= enteringHangs+s.Timeout:
-			is.cancel(fmt.Errorf("nothing is said for %v of whether a pod may be tried", began.Round(time.Second)))
-			<-other.last
-		case began >= s.Timeout:
-			return nil, fmt.Errorf("%w of %v", errLate, s.Timeout)
+		var err error
+		if time.Since(other.began) < s.Timeout {
+			err = answers.await(ctx, other)
+		} else {
+			err = errLate
 		}
-		if err := answers.await(ctx, other); err != nil {
+		if errors.Is(err, errLate) && ctx.Err() == nil {
+			err = fmt.Errorf("%w of %v", errLate, s.Timeout)
+			if s.Follows { // as below
+				is.cancel(err)
+			}
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
+}
+
+// hangs ends the stream if nothing has been said for so long of whether some pod may be tried, and reports whether it does.
+func (is *placeStream) hangs(long time.Duration) bool {
+	is.mu.Lock()
+	hangs := false
+	for _, c := range is.enters {
+		hangs = hangs || time.Since(c.began) >= long
+	}
+	is.mu.Unlock()
+	if hangs {
+		is.end(fmt.Errorf("nothing has been said for %v of whether a pod may be tried", long))
+	}
+	return hangs
 }
 
 // entering returns what is sent of pods, and says of those that cannot be read why.

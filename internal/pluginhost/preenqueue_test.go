@@ -338,3 +338,66 @@ func TestAnIgnorableServiceThatHangsKeepsNobodyOut(t *testing.T) {
 		})
 	}
 }
+
+// A call that somebody has left takes none of the time of those that come behind it, and one that hangs holds nobody up for longer than that.
+func TestACallThatIsLeftTakesNoTimeOfOthers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		took    time.Duration // for a pod; 0: for ever
+		follows bool
+		want    string // of it, and of another one
+		within  time.Duration
+	}{
+		"it is slow":                 {800 * time.Millisecond, false, "in; in", 3 * time.Second},
+		"it is slow, compiled in":    {800 * time.Millisecond, true, "in; in", 3 * time.Second},
+		"it never ends":              {0, false, `error: plugin service "s0": no answer within its timeout of 1s; error: plugin service "s0": no answer within its timeout of 1s`, 4 * time.Second},
+		"it never ends, compiled in": {0, true, "", 4 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				s := &stepper{name: "P", answer: func(*pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+					if tt.took == 0 {
+						return nil
+					}
+					time.Sleep(tt.took)
+					return []*pluginv1.PlaceResponse{{}}
+				}}
+				h := gating(t, []string{"P"}, time.Second, s)
+				h.services[0].Follows = tt.follows
+				ctx, cancel := context.WithCancel(t.Context())
+				go h.PreEnqueue(ctx, 1, "default-scheduler", entering("p"))
+				synctest.Wait()
+				cancel()
+				synctest.Wait()
+				began := time.Now()
+				got := strings.Join(said(h.PreEnqueue(t.Context(), 1, "default-scheduler", entering("p", "q"))), "; ")
+				if tt.want != "" && got != tt.want || time.Since(began) > tt.within {
+					t.Errorf("%s, after %v; want %s within %v", got, time.Since(began), tt.want, tt.within)
+				}
+				if ended := h.services[0].placing.now() == nil; ended != (tt.follows && tt.took == 0) {
+					t.Errorf("the stream has ended: %v", ended)
+				}
+			})
+		})
+	}
+}
+
+// The stream of a service that hangs ends, whoever is asked about, and however it is passed over.
+func TestTheStreamOfAnIgnorableServiceThatHangsEnds(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := &stepper{name: "P", answer: func(*pluginv1.PlaceRequest) []*pluginv1.PlaceResponse { return nil }}
+		h := gating(t, []string{"P"}, time.Second, s)
+		h.services[0].Ignorable = true
+		var first *placeStream
+		for i := range 120 {
+			if got := said(h.PreEnqueue(t.Context(), 1, "default-scheduler", entering(fmt.Sprint("p", i)))); !slices.Equal(got, []string{"in"}) {
+				t.Fatalf("%q", got)
+			}
+			if is := h.services[0].placing.now(); first == nil {
+				first = is
+			}
+		}
+		if first.over() == nil {
+			t.Error("the stream goes on")
+		}
+	})
+}

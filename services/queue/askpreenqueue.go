@@ -18,7 +18,7 @@ import (
 const (
 	// mostEntering is how many pods are asked about at a time, of each profile.
 	mostEntering = 64
-	// preEnqueueWithin is how long the binder may take to have services say which of them may be tried: longer than it gives them, one after the other, each behind pods of other shards.
+	// preEnqueueWithin is how long the binder may take to have services say which of them may be tried, one service after the other, each behind pods of other shards.
 	preEnqueueWithin = mostAskMillis * time.Millisecond
 	// logAgain is how often it is logged that the binder refuses.
 	logAgain = 10 * time.Second

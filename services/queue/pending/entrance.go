@@ -16,7 +16,7 @@ import (
 type entrance struct {
 	profile string
 	door    door
-	number  int64     // of the question that is under way
+	number  int64     // of the question that is under way, or was last since it came; 0: there has been none
 	round   int64     // Queue.round when it was asked about last
 	again   bool      // something has happened since that began by which it is to be asked again
 	told    bool      // the service says when it is to be asked again
@@ -149,7 +149,7 @@ func (q *Queue) NextEntering() (at time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// Entering returns up to so many pods to ask about, in queue order: of a profile that is not busy. Nil: there are none.
+// Entering returns up to so many pods to ask about, those that have just come in queue order, and before others: of a profile that is not busy. Nil: there are none.
 func (q *Queue) Entering(now time.Time, most int, busy map[string]bool) (out []Entering) {
 	q.recallSome(now)
 	for _, profile := range slices.Sorted(maps.Keys(q.entering)) {
@@ -249,11 +249,18 @@ func byDue(e *entry) rank {
 	return r
 }
 
+// byQuestion is the order in which pods are asked about: those first that have just come, in queue order, and then who has not been asked about for longest. However often some are woken, the others have their turn.
+func byQuestion(e *entry) rank {
+	r := inLine(e)
+	r.due = e.entrance.number
+	return r
+}
+
 // enteringOf returns those of a profile that are to be asked about.
 func (q *Queue) enteringOf(profile string) *orderedPods {
 	of := q.entering[profile]
 	if of == nil {
-		of = &orderedPods{rankOf: inLine}
+		of = &orderedPods{rankOf: byQuestion}
 		q.entering[profile] = of
 	}
 	return of

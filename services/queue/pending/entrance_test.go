@@ -333,6 +333,36 @@ func TestProfilesAreAskedAboutApart(t *testing.T) {
 	}
 }
 
+// However often some that are kept out are woken, the others are asked about too: who has just come first, and then who was asked about longest ago.
+func TestPodsThatAreWokenWithoutAnEndLeaveOthersTheirTurn(t *testing.T) {
+	now := time.Unix(1000, 0)
+	st := cluster.New(cluster.Version{Epoch: 1})
+	q := NewQueue(0, newCPUJudge())
+	apply(t, q, st, now, guarded(1), cluster.ClassDefined{ID: 0, Spec: cpuClass(500)})
+	const pods, atOnce = 131, 64
+	for i := range cluster.PodID(pods) {
+		apply(t, q, st, now, cluster.PodSet{ID: i, Pod: cluster.Pod{UID: fmt.Sprint(i), Created: now.UnixNano()}})
+	}
+	asked := make(map[cluster.PodID]int)
+	for range 300 {
+		for _, x := range q.Entering(now, atOnce, nil) {
+			asked[x.ID]++
+			q.Keep(now, x, "Doorman", "no", true)
+			apply(t, q, st, now, cluster.PodActivated{ID: x.ID, AfterBackoff: true})
+		}
+		now = now.Add(time.Second)
+	}
+	for i := range cluster.PodID(pods) {
+		if n := asked[i]; n < 300*atOnce/pods || n > 300*atOnce/pods+1 {
+			t.Errorf("pod %d was asked about %d times", i, n)
+		}
+	}
+	apply(t, q, st, now, cluster.PodSet{ID: pods, Pod: cluster.Pod{UID: "new", Priority: -1, Created: now.UnixNano()}})
+	if got := q.Entering(now, 1, nil); got[0].UID != "new" {
+		t.Errorf("one that has just come waits behind %s", got[0].UID)
+	}
+}
+
 // A pod for which others are being evicted is asked about when that is over.
 func TestAPodThatIsHeldBackIsAskedAboutWhenThatEnds(t *testing.T) {
 	now := time.Unix(1000, 0)
