@@ -3,6 +3,8 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/berth-scheduler/berth/internal/access"
@@ -65,9 +67,20 @@ func (s *Service) ExplainPod(ctx context.Context, req *schedulingv1.ExplainPodRe
 				ahead.Namespace, ahead.Name = "", ""
 			}
 		}
+		sayGated(response, live)
 	}
 	response.Pod = live
 	return response, nil
+}
+
+// sayGated says in an explanation that plugins of others do not let a pod be tried, if that is what its shard says: the sandbox does not know.
+func sayGated(response *schedulingv1.ExplainPodResponse, pod *schedulingv1.Pod) {
+	if pod.GetState() != schedulingv1.PodState_POD_STATE_GATED || len(pod.GetGates()) > 0 || !strings.HasPrefix(pod.GetMessage(), "gated") {
+		return
+	}
+	was := response.GetSummary()
+	response.Summary = fmt.Sprintf("%s/%s is not tried: %s.", pod.GetNamespace(), pod.GetName(), strings.TrimSuffix(pod.GetMessage(), "."))
+	response.Text = strings.Replace(response.GetText(), was, response.GetSummary(), 1)
 }
 
 // WhatIf implements SchedulingService.

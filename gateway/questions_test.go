@@ -181,6 +181,24 @@ func TestExplanationOfAnActivePodSaysWhoIsAhead(t *testing.T) {
 	}
 }
 
+// What keeps a pod from being tried is why it is not placed, whatever nodes there are.
+func TestExplanationOfAPodThatAPluginGatesSaysSo(t *testing.T) {
+	b := start(t, withState(stateOf(t, 7, small()...)))
+	b.join(&peer{role: coord.RoleQueue, id: "q-0", pending: map[string]*queuev1.PendingPod{"uid-2": {Uid: "uid-2", State: queuev1.State_STATE_GATED, Message: "gated by plugin Doorman: not yet"}}})
+	b.eventually("the queue member is known", func() bool {
+		got, err := b.client.GetPod(b.ctx, &schedulingv1.GetPodRequest{Name: "pod-0002"})
+		return err == nil && got.GetPod().GetMessage() != ""
+	})
+	got, err := b.client.ExplainPod(b.ctx, &schedulingv1.ExplainPodRequest{Name: "pod-0002"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "default/pod-0002 is not tried: gated by plugin Doorman: not yet."
+	if got.GetSummary() != want || !strings.HasPrefix(got.GetText(), want+"\n") {
+		t.Errorf("it says %q, in a text that begins with %.100q", got.GetSummary(), got.GetText())
+	}
+}
+
 // The queue is asked about the pod that was found first, the sandbox about the one that is there when its turn comes.
 func TestExplanationIsOfThePodThatIsThereInTheEnd(t *testing.T) {
 	b := start(t, withState(stateOf(t, 7, small()...)))

@@ -64,7 +64,7 @@ type Explanation struct {
 	// NoPreemption is why the pod may not preempt others, in kube-scheduler's words. It is empty if it may, or if its profile does
 	// not preempt at all. Only if the cause is Rejected.
 	NoPreemption string
-	// NotAsked are the plugins of others by which the pod's profile filters and scores.
+	// NotAsked are the plugins of others by which the pod's profile says which pods may be tried, filters, scores and looks for a way.
 	NotAsked []string
 
 	// Candidates are the best nodes, best first, at most 10, as a commit would score them. A pod that requires a node has none: it goes

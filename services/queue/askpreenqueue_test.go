@@ -139,11 +139,11 @@ func TestPodsOfWhichNobodySaysWhetherTheyMayBeTriedAreAskedAboutAgain(t *testing
 		fails  error
 		want   string
 	}{
-		"a service fails":            {answer: &binderv1.Entrance{Result: binderv1.Entrance_RESULT_FAILED, Message: `plugin service "s": it is away`}, want: `plugin service "s": it is away`},
-		"the pod is said to be gone": {answer: &binderv1.Entrance{Result: binderv1.Entrance_RESULT_GONE}, want: "the pod is gone"},
-		"it makes no sense":          {answer: &binderv1.Entrance{}, want: "nobody says whether the pod may be tried"},
-		"the binder refuses":         {fails: status.Error(codes.InvalidArgument, "what pods"), want: "pre-enqueue: what pods"},
-		"of another epoch":           {fails: rpc.Error(codes.Aborted, "OTHER_EPOCH", "another epoch"), want: "the binder is another one: it is asked again whether the pod may be tried"},
+		"a service fails":            {answer: &binderv1.Entrance{Result: binderv1.Entrance_RESULT_FAILED, Message: `plugin service "s": it is away`}, want: `gated: plugin service "s": it is away`},
+		"the pod is said to be gone": {answer: &binderv1.Entrance{Result: binderv1.Entrance_RESULT_GONE}, want: "gated: the pod is gone"},
+		"it makes no sense":          {answer: &binderv1.Entrance{}, want: "gated: nobody says whether the pod may be tried"},
+		"the binder refuses":         {fails: status.Error(codes.InvalidArgument, "what pods"), want: "gated: pre-enqueue: what pods"},
+		"of another epoch":           {fails: rpc.Error(codes.Aborted, "OTHER_EPOCH", "another epoch"), want: "gated: the binder is another one: it is asked again whether the pod may be tried"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := roomy(t)

@@ -188,7 +188,7 @@ func TestAPodIsAskedAboutAgainWhenNobodySaysWhen(t *testing.T) {
 		says string
 	}{
 		{"kept out", func(q *Queue, now time.Time, x Entering) { q.Keep(now, x, "Doorman", "no", false) }, []int{1, 2, 4, 8, 16, 32, 60, 60}, "gated by plugin Doorman: no"},
-		{"unanswered", func(q *Queue, now time.Time, x Entering) { q.Unanswered(now, x, "nobody is there") }, []int{1, 2, 4, 8, 10, 10, 10, 10}, "nobody is there"},
+		{"unanswered", func(q *Queue, now time.Time, x Entering) { q.Unanswered(now, x, "nobody is there") }, []int{1, 2, 4, 8, 10, 10, 10, 10}, "gated: nobody is there"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			now := start

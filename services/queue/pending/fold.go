@@ -403,7 +403,7 @@ func (e *entry) view() Entry {
 	case e.place == Gated && is != nil && is.plugin != "":
 		v.Message, v.Verdicts = "gated by plugin "+is.plugin+": "+is.reason, nil
 	case e.place == Gated && is != nil && is.reason != "":
-		v.Message, v.Verdicts = is.reason, nil
+		v.Message, v.Verdicts = "gated: "+is.reason, nil
 	}
 	return v
 }

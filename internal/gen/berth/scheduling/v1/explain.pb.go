@@ -279,7 +279,7 @@ type ExplainPodResponse struct {
 	Version *Version `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// The profile that schedules it; empty: none has its spec.schedulerName.
 	Profile string `protobuf:"bytes,3,opt,name=profile,proto3" json:"profile,omitempty"`
-	// The cause in one sentence.
+	// The cause in one sentence. If plugins of others say that the pod may not be tried, it is that, and the rest is what is so besides.
 	Summary string `protobuf:"bytes,4,opt,name=summary,proto3" json:"summary,omitempty"`
 	// How many pods are of its class, itself included: they are evaluated once for all.
 	ClassPods *PodCounts `protobuf:"bytes,5,opt,name=class_pods,json=classPods,proto3" json:"class_pods,omitempty"`
@@ -305,7 +305,7 @@ type ExplainPodResponse struct {
 	NoPreemption string `protobuf:"bytes,15,opt,name=no_preemption,json=noPreemption,proto3" json:"no_preemption,omitempty"`
 	// The claims that it uses, in its order, each once. What they ask for and have is told to those who may list the claims of its namespace.
 	Claims []*Claim `protobuf:"bytes,16,rep,name=claims,proto3" json:"claims,omitempty"`
-	// The plugins of others by which its profile filters and scores: they are not asked here, so nodes that are feasible may be refused by them, and others be better.
+	// The plugins of others by which its profile says which pods may be tried, filters, scores and looks for a way: they are not asked here, so nodes that are feasible may be refused by them, and others be better.
 	NotAsked      []string `protobuf:"bytes,17,rep,name=not_asked,json=notAsked,proto3" json:"not_asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
