@@ -342,7 +342,8 @@ func TestPlacementsOfALostStintAreJudgedAgainInTheNext(t *testing.T) {
 		defer n.mu.Unlock()
 		return n.open == 0 && len(n.aside) == 0 && b.term.Load().unbound.count() == 0
 	})
-	for _, bind := range src.tried("loses")[1:] {
+	tried := src.tried("loses")
+	for _, bind := range tried[min(1, len(tried)):] { // it may have been lost before it was tried
 		t.Errorf("a placement that does not fit any more was bound again: %v", bind)
 	}
 }
