@@ -24,6 +24,8 @@ import (
 	"github.com/berth-scheduler/berth/test/bubble"
 )
 
+// Who sleeps in these tests does so in a bubble, where that takes no real time: it is how long a service takes.
+
 // gating returns a host whose profile has plugins at PreEnqueue, those of each of some services.
 func gating(t *testing.T, plugins []string, timeout time.Duration, services ...*stepper) *Host {
 	t.Helper()

@@ -64,12 +64,8 @@ func (k *doorkeeper) run(ctx context.Context) {
 
 // await waits until somebody may be to be asked about: at next, or never if that is zero, unless something happens before. False: nobody is any more.
 func (k *doorkeeper) await(ctx context.Context, next time.Time, busy map[string]bool) bool {
-	var due <-chan time.Time
-	if !next.IsZero() {
-		timer := time.NewTimer(time.Until(next))
-		defer timer.Stop()
-		due = timer.C
-	}
+	due, stop := at(next)
+	defer stop()
 	select {
 	case <-ctx.Done():
 		return false

@@ -185,12 +185,8 @@ func (d *driver) run(ctx context.Context) error {
 
 // await waits until the queue has changed or next has come, and reports false if the driver shall end.
 func (d *driver) await(ctx context.Context, next time.Time) bool {
-	var due <-chan time.Time
-	if !next.IsZero() {
-		timer := time.NewTimer(time.Until(next))
-		defer timer.Stop()
-		due = timer.C
-	}
+	due, stop := at(next)
+	defer stop()
 	select {
 	case <-ctx.Done():
 		return false
@@ -200,6 +196,15 @@ func (d *driver) await(ctx context.Context, next time.Time) bool {
 	case <-due:
 	}
 	return true
+}
+
+// at returns what receives a value at a time, never at the zero time, until stop is called.
+func at(when time.Time) (due <-chan time.Time, stop func()) {
+	if when.IsZero() {
+		return nil, func() {}
+	}
+	timer := time.NewTimer(time.Until(when))
+	return timer.C, func() { timer.Stop() }
 }
 
 // pop takes the next batch, as the cycle that it has to go through. Without one it returns when there may be, the
