@@ -78,8 +78,11 @@ func sayGated(response *schedulingv1.ExplainPodResponse, pod *schedulingv1.Pod) 
 	if pod.GetState() != schedulingv1.PodState_POD_STATE_GATED || len(pod.GetGates()) > 0 || !strings.HasPrefix(pod.GetMessage(), "gated") {
 		return
 	}
-	was := response.GetSummary()
-	response.Summary = fmt.Sprintf("%s/%s is not tried: %s.", pod.GetNamespace(), pod.GetName(), strings.TrimSuffix(pod.GetMessage(), "."))
+	was, name := response.GetSummary(), pod.GetNamespace()+"/"+pod.GetName()
+	if strings.HasPrefix(was, name+" is not tried: ") { // whatever plugins say: it is deleted, or left to another scheduler
+		return
+	}
+	response.Summary = fmt.Sprintf("%s is not tried: %s.", name, strings.TrimSuffix(pod.GetMessage(), "."))
 	response.Text = strings.Replace(response.GetText(), was, response.GetSummary(), 1)
 }
 

@@ -197,6 +197,14 @@ func TestExplanationOfAPodThatAPluginGatesSaysSo(t *testing.T) {
 	if got.GetSummary() != want || !strings.HasPrefix(got.GetText(), want+"\n") {
 		t.Errorf("it says %q, in a text that begins with %.100q", got.GetSummary(), got.GetText())
 	}
+	// Whatever plugins say, it is left to another scheduler.
+	b.ledger.mu.Lock()
+	settings := b.ledger.state.Settings.Yielding([]string{b.ledger.state.Settings.Profiles[0].SchedulerName}, "another")
+	b.ledger.mu.Unlock()
+	b.ledger.apply(t, cluster.SettingsSet{Settings: settings})
+	if got, err = b.client.ExplainPod(b.ctx, &schedulingv1.ExplainPodRequest{Name: "pod-0002"}); err != nil || !strings.Contains(got.GetSummary(), "left to another scheduler: another") {
+		t.Errorf("and then %q, %v", got.GetSummary(), err)
+	}
 }
 
 // The queue is asked about the pod that was found first, the sandbox about the one that is there when its turn comes.

@@ -16,7 +16,7 @@ import (
 type entrance struct {
 	profile string
 	door    door
-	number  int64     // of the question that is under way, or was last since it came; 0: there has been none
+	number  int64     // of the question that is under way, or was last; 0: there has been none
 	round   int64     // Queue.round when it was asked about last
 	again   bool      // something has happened since that began by which it is to be asked again
 	told    bool      // the service says when it is to be asked again
@@ -76,7 +76,7 @@ func (q *Queue) doors(e *entry, fn func(*entrance)) {
 // enter has a pod asked about that comes to wait for its turn because of an event.
 func (q *Queue) enter(now time.Time, e *entry, event string, direct bool) {
 	q.doors(e, func(is *entrance) {
-		*is = entrance{profile: is.profile, door: doorUnasked, event: event, direct: direct}
+		*is = entrance{profile: is.profile, number: is.number, door: doorUnasked, event: event, direct: direct}
 	})
 	if e.place != Gated {
 		q.move(now, e, Gated, "") // nobody has kept it out yet
@@ -149,7 +149,7 @@ func (q *Queue) NextEntering() (at time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// Entering returns up to so many pods to ask about, those that have just come in queue order, and before others: of a profile that is not busy. Nil: there are none.
+// Entering returns up to so many pods to ask about, those that have never been in queue order, and before others: of a profile that is not busy. Nil: there are none.
 func (q *Queue) Entering(now time.Time, most int, busy map[string]bool) (out []Entering) {
 	q.recallSome(now)
 	for _, profile := range slices.Sorted(maps.Keys(q.entering)) {
@@ -182,7 +182,7 @@ func (q *Queue) Admit(now time.Time, x Entering) {
 		return
 	}
 	event, direct := e.entrance.event, e.entrance.direct
-	q.doors(e, func(is *entrance) { *is = entrance{profile: is.profile} })
+	q.doors(e, func(is *entrance) { *is = entrance{profile: is.profile, number: is.number} })
 	if direct && !e.gated() {
 		q.move(now, e, Active, event)
 		return
@@ -249,7 +249,7 @@ func byDue(e *entry) rank {
 	return r
 }
 
-// byQuestion is the order in which pods are asked about: those first that have just come, in queue order, and then who has not been asked about for longest. However often some are woken, the others have their turn.
+// byQuestion is the order in which pods are asked about: those first that have never been, in queue order, and then who has not been asked about for longest. However often some are woken, the others have their turn.
 func byQuestion(e *entry) rank {
 	r := inLine(e)
 	r.due = e.entrance.number

@@ -363,6 +363,45 @@ func TestPodsThatAreWokenWithoutAnEndLeaveOthersTheirTurn(t *testing.T) {
 	}
 }
 
+// One that is let in, fails and comes back has had its turn: who was asked about before it comes first.
+func TestAPodThatComesBackIsNotAskedAboutBeforeOthers(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := newPod(t, now)
+	apply(t, q, st, now, cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "out", Name: "out", Priority: -1, Created: now.UnixNano()}})
+	pods := q.Entering(now, 2, nil) // the pod of the higher priority, and then the other one
+	q.Keep(now, pods[1], "Doorman", "no", true)
+	q.Admit(now, pods[0])
+	for range 3 {
+		q.Fail(now, pop(t, q, now), "broken")
+		apply(t, q, st, now, cluster.PodActivated{ID: 1})
+		first := q.Entering(now, 1, nil)
+		second := q.Entering(now, 1, nil)
+		if len(first) != 1 || len(second) != 1 {
+			t.Fatalf("asked about %v and %v", first, second)
+		}
+		for _, x := range append(first, second...) {
+			if x.UID == "u" {
+				q.Admit(now, x)
+			} else {
+				q.Keep(now, x, "Doorman", "no", true)
+			}
+		}
+		if pods[0].UID != first[0].UID { // as they were asked about before
+			t.Errorf("asked about %s first", first[0].UID)
+		}
+		now = now.Add(time.Minute)
+	}
+	// The other one is woken while it alone was asked about: it comes behind.
+	q.Fail(now, pop(t, q, now), "broken")
+	q.Admit(now, asks(t, q, now))
+	now = now.Add(time.Minute)
+	q.Fail(now, pop(t, q, now), "broken")
+	apply(t, q, st, now, cluster.PodActivated{ID: 1})
+	if got := q.Entering(now, 1, nil); got[0].UID != "out" {
+		t.Errorf("%s is asked about again before one that was asked about longer ago", got[0].UID)
+	}
+}
+
 // A pod for which others are being evicted is asked about when that is over.
 func TestAPodThatIsHeldBackIsAskedAboutWhenThatEnds(t *testing.T) {
 	now := time.Unix(1000, 0)

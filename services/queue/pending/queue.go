@@ -571,7 +571,7 @@ func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	}
 	e.place, e.since, e.awaited = to, now, false
 	if to != Gated && e.shut() { // others are being evicted for it: it is asked about when that is over
-		*e.entrance = entrance{profile: e.entrance.profile}
+		*e.entrance = entrance{profile: e.entrance.profile, number: e.entrance.number}
 	}
 	q.notes.unsure.remove(e.id)
 	if to == InFlight {
