@@ -69,8 +69,8 @@ func written(t *testing.T, config string, flags ...string) (text, wrong string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if flags == nil {
-		flags = []string{"--kubeconfig", kubeconfig}
+	if !slices.Contains(flags, "--source") && !slices.Contains(flags, "--kubeconfig") {
+		flags = append([]string{"--kubeconfig", kubeconfig}, flags...)
 	}
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), program, append([]string{"all", "--config", file, "--write-config-to", filepath.Join(dir, "out")}, flags...)...)
@@ -121,13 +121,23 @@ profiles:
 	}
 }
 
+// A queue that a plugin sorts is in one part, whatever the default is.
+func TestACompiledInPluginMaySortTheQueue(t *testing.T) {
+	for _, flags := range [][]string{nil, {"--shards", "1"}} {
+		text, wrong := written(t, "profiles:\n- {schedulerName: one, plugins: {queueSort: {enabled: [{name: Sorter}], disabled: [{name: '*'}]}}}\n- {schedulerName: other, plugins: {queueSort: {enabled: [{name: Sorter}], disabled: [{name: '*'}]}}}\n", flags...)
+		if wrong != "" || strings.Count(text, "name: Sorter") != 2 {
+			t.Errorf("%v: says %q, and %q", flags, wrong, text)
+		}
+	}
+}
+
 func TestWhatIsWrongWithCompiledInPluginsIsSaidAtTheStart(t *testing.T) {
 	for _, tt := range []struct {
 		profile, want string
 		flags         []string
 	}{
-		{"plugins: {multiPoint: {enabled: [{name: Sorter}]}}", "profiles[0].plugins.multiPoint.enabled[0]: Forbidden: Sorter is compiled in, and runs at queueSort too", nil},
-		{"plugins: {queueSort: {enabled: [{name: Sorter}], disabled: [{name: '*'}]}}", "profiles[0].plugins.queueSort.enabled[0]: Forbidden", nil},
+		{"plugins: {multiPoint: {enabled: [{name: Sorter}]}}", `profiles[0].plugins.queueSort: Invalid value: ["PrioritySort","Sorter"]: exactly one queue sort plugin is required: disable the others at this point`, nil},
+		{"plugins: {queueSort: {enabled: [{name: Sorter}], disabled: [{name: '*'}]}}", "--shards: 2: plugin Sorter sorts the queue, which is in one part then: want 1, or leave the flag out", []string{"--shards", "2"}},
 		{"plugins: {filter: {enabled: [{name: Picky}]}}", `profiles[0]: initializing plugin "Picky": invalid argument`, nil},
 		{"plugins: {reserve: {enabled: [{name: Cheapest}]}}", `profiles[0].plugins.reserve.enabled[0].name: Invalid value: "Cheapest": plugin does not extend ReservePlugin`, nil},
 		{"plugins: {filter: {enabled: [{name: Unknown}, {name: Cheapest}]}}", `"Unknown": does not exist`, nil},

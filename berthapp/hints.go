@@ -32,6 +32,7 @@ type hints struct {
 	pods       cache.Indexer // of all pods, as the informer has them that tells of them
 	tell       teller
 	timeout    time.Duration // of a plugin that is asked about one pod
+	line       line
 
 	mu       sync.Mutex
 	refused  map[types.UID]refusal // pods that plugins have refused, or gate
@@ -184,7 +185,7 @@ func (h *hints) podChanged(before, after any) {
 		h.podGone(was)
 		h.podAdded(is)
 	case was.Spec.NodeName == "" && is.Spec.NodeName != "":
-		h.forget(is.UID)
+		h.leaves(is.UID)
 		h.podAdded(is)
 	case was.ResourceVersion != is.ResourceVersion:
 		e := happening{events: framework.PodSchedulingPropertiesChange(is, was), before: was, after: is}
@@ -204,7 +205,7 @@ func (h *hints) podGone(object any) {
 	if !ok {
 		return
 	}
-	h.forget(pod.UID)
+	h.leaves(pod.UID)
 	if pod.Spec.NodeName != "" {
 		h.happens(happening{events: []fwk.ClusterEvent{framework.EventAssignedPodDelete}, before: pod})
 	}
@@ -213,6 +214,12 @@ func (h *hints) podGone(object any) {
 // givenBack hears that a pod does not go to a node after all, where it was reserved: kube-scheduler has that heard as if it had been deleted there.
 func (h *hints) givenBack(pod *v1.Pod) {
 	h.happens(happening{events: []fwk.ClusterEvent{framework.EventAssignedPodDelete}, before: pod, gated: true})
+}
+
+// leaves hears that a pod waits no more.
+func (h *hints) leaves(uid types.UID) {
+	h.forget(uid)
+	h.line.remove(uid)
 }
 
 func (h *hints) forget(uid types.UID) {

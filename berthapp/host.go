@@ -169,7 +169,7 @@ func (h *host) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.D
 		out.Plugins = append(out.Plugins, &pluginv1.PluginDescription{
 			Name: name, Filters: true, Scores: true, Normalization: pluginv1.Normalization_NORMALIZATION_OWN,
 			Depends:  &pluginv1.Dependencies{Requested: true, Pods: true, Objects: true, Pod: true, Cluster: true},
-			Reserves: true, Permits: true, PreBinds: true, PostBinds: true, PostFilters: true, Binds: true, PreEnqueues: true, // where each runs, Berth has been told
+			Reserves: true, Permits: true, PreBinds: true, PostBinds: true, PostFilters: true, Binds: true, PreEnqueues: true, QueueSorts: true, // where each runs, Berth has been told
 		})
 	}
 	return out, nil

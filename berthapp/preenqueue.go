@@ -18,18 +18,11 @@ func (s *steps) preEnqueue(step *placeserver.Step) (*pluginv1.Rejection, error) 
 	if len(step.Plugins) == 0 {
 		return nil, nil
 	}
-	told := step.Placement.Told
-	within, cancel := context.WithTimeout(step.Placement.Context(), s.timeout/2)
-	defer cancel()
-	if _, err := s.profile.pods.wait(within, []types.UID{types.UID(told.GetUid())}); err != nil {
-		return nil, fmt.Errorf("the API server has not told the plugins of pod %s/%s yet", told.GetNamespace(), told.GetName())
+	_, leave, err := s.begins(step)
+	if err != nil {
+		return nil, err
 	}
-	select {
-	case s.profile.hints.turn <- struct{}{}:
-	case <-within.Done():
-		return nil, fmt.Errorf("plugins that run at PreEnqueue say of other pods whether they may be tried, and not of %s/%s in time", told.GetNamespace(), told.GetName())
-	}
-	defer func() { <-s.profile.hints.turn }()
+	defer leave()
 	ctx, done, err := step.Context()
 	if err != nil {
 		return nil, fmt.Errorf("running plugins at %s: %w", stepPoints[step.Kind], err)

@@ -87,9 +87,13 @@ func decode(data []byte) (*config.KubeSchedulerConfiguration, error) {
 func (p *plugins) stripped(full *config.KubeSchedulerProfile) *config.KubeSchedulerProfile {
 	out := full.DeepCopy()
 	for _, set := range pluginSets(out.Plugins) {
+		sorts := set == &out.Plugins.QueueSort && len(set.Enabled) > 0
 		set.Enabled = slices.DeleteFunc(set.Enabled, func(e config.Plugin) bool {
 			return p.registry[e.Name] == nil && e.Name != queuesort.Name && e.Name != defaultbinder.Name // plugin services have others
 		})
+		if sorts && len(set.Enabled) == 0 { // a service does
+			set.Enabled = []config.Plugin{{Name: queuesort.Name}}
+		}
 		for k := range set.Enabled {
 			set.Enabled[k].Weight = 0
 		}

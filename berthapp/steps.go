@@ -61,7 +61,7 @@ type placement struct {
 // stepPoints are where plugins take steps, in the words of a profile.
 var stepPoints = map[pluginv1.Step]string{
 	pluginv1.Step_STEP_RESERVE: "reserve", pluginv1.Step_STEP_UNRESERVE: "reserve", pluginv1.Step_STEP_PERMIT: "permit", pluginv1.Step_STEP_PRE_BIND: "preBind", pluginv1.Step_STEP_POST_BIND: "postBind",
-	pluginv1.Step_STEP_BIND: "bind", pluginv1.Step_STEP_PRE_ENQUEUE: "preEnqueue",
+	pluginv1.Step_STEP_BIND: "bind", pluginv1.Step_STEP_PRE_ENQUEUE: "preEnqueue", pluginv1.Step_STEP_QUEUE_SORT: "queueSort",
 }
 
 // Tell has plugins see the cluster as it is, until somebody judges. The process has read the profiles.
@@ -105,8 +105,11 @@ func (s *steps) begin(of *placement, told *pluginv1.Placement) error {
 
 // Take has the framework take a step.
 func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*pluginv1.Rejection, error) {
-	if step.Kind == pluginv1.Step_STEP_PRE_ENQUEUE {
+	switch step.Kind {
+	case pluginv1.Step_STEP_PRE_ENQUEUE:
 		return s.preEnqueue(step)
+	case pluginv1.Step_STEP_QUEUE_SORT:
+		return nil, s.queueSort(step)
 	}
 	of := step.Placement.Of.(*placement)
 	if err := s.begin(of, step.Placement.Told); err != nil {

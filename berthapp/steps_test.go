@@ -48,6 +48,7 @@ const (
 	bind      = pluginv1.Step_STEP_BIND
 
 	preEnqueue = pluginv1.Step_STEP_PRE_ENQUEUE
+	queueSort  = pluginv1.Step_STEP_QUEUE_SORT
 )
 
 // walker is a plugin with all steps, which notes for which pod it is called, on which node, and whose state it gets. What it says is up to the test.
@@ -219,6 +220,9 @@ func newWalkers(t *testing.T, objects ...runtime.Object) (*walk, *plugins, *load
 		}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := p.add("Sorts", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return sorts{w}, nil }); err != nil {
+		t.Fatal(err)
 	}
 	return w, p, &loaded{cfg, &restclient.Config{}, fake.NewClientset(objects...)}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -28,6 +30,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/berth-scheduler/berth/berthapp/example/cheapest"
+	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
@@ -54,7 +57,17 @@ func (trouble) Filter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ fwk.No
 		}
 	case "error":
 		return fwk.NewStatus(fwk.Error, "it is ill")
+	case "wait": // until the file is there that an annotation names
+		fmt.Fprintln(os.Stderr, "trouble waits")
+		look := time.NewTicker(20 * time.Millisecond)
+		defer look.Stop()
+		for range look.C {
+			if _, err := os.Stat(pod.Annotations["for"]); err == nil {
+				return nil
+			}
+		}
 	}
+	fmt.Fprintln(os.Stderr, "trouble looks at", pod.Name)
 	return nil
 }
 
@@ -203,7 +216,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
 		os.Exit(Run(NewCommand(WithPlugin(cheapest.Name, cheapest.New),
 			WithPlugin("Trouble", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return trouble{}, nil }),
-			WithPlugin("Picky", newPicky), WithPlugin("Sorter", newSorter), WithPlugin("Gang", newGang), WithPlugin("Dies", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { panic("oh no") }))))
+			WithPlugin("Picky", newPicky), WithPlugin("Sorter", newSorter), WithPlugin("Gang", newGang), WithPlugin("Turns", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return turns{}, nil }), WithPlugin("Dies", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { panic("oh no") }))))
 	}
 	os.Exit(m.Run())
 }
@@ -241,6 +254,11 @@ type whole struct {
 
 func startWhole(t *testing.T) *whole {
 	t.Helper()
+	return startWholeOf(t, wholeConfig)
+}
+
+func startWholeOf(t *testing.T, configuration string, flags ...string) *whole {
+	t.Helper()
 	w := &whole{t: t, cp: kubetest.StartT(t, kubetest.Options{}), log: filepath.Join(t.TempDir(), "log")}
 	w.make(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}, "", map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "permissions.example.com"},
@@ -264,11 +282,14 @@ func startWhole(t *testing.T) *whole {
 	}
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.yaml")
-	if err := os.WriteFile(config, []byte(wholeConfig), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(configuration), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := kubetest.StartProcess("berth", w.log, program, "all", "--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "", "--kubeconfig", w.cp.Kubeconfig(),
-		"--config", config, "--leader-elect=false", "--plugin-memory", "500Mi")
+	args := append([]string{
+		program, "all", "--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "", "--kubeconfig", w.cp.Kubeconfig(),
+		"--config", config, "--leader-elect=false", "--plugin-memory", "500Mi",
+	}, flags...)
+	p, err := kubetest.StartProcess("berth", w.log, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -517,4 +538,95 @@ func TestACompiledInPluginTakesAllSteps(t *testing.T) {
 		}
 		w.awaitLog("gang has bound "+name, 0)
 	}
+}
+
+const wholeSorted = `
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    queueSort: {enabled: [{name: Turns}], disabled: [{name: '*'}]}
+- schedulerName: trouble
+  plugins:
+    queueSort: {enabled: [{name: Turns}], disabled: [{name: '*'}]}
+    multiPoint:
+      enabled:
+      - {name: Trouble}
+`
+
+// turns is a plugin that sorts by the annotation "turn".
+type turns struct{}
+
+func (turns) Name() string { return "Turns" }
+
+func (turns) Less(a, b fwk.QueuedPodInfo) bool {
+	x, y := a.GetPodInfo().GetPod().Annotations["turn"], b.GetPodInfo().GetPod().Annotations["turn"]
+	return x < y || x == y && a.GetTimestamp().Before(b.GetTimestamp())
+}
+
+// While one pod is asked about, others come, the last one first: they are asked about in the order that the plugin has them in, though it runs in the process of another profile.
+func TestACompiledInPluginSortsTheQueue(t *testing.T) {
+	w := startWholeOf(t, wholeSorted, "--plugin-timeout", "1m")
+	file := filepath.Join(t.TempDir(), "goes-on")
+	w.create("first", "trouble", map[string]string{"trouble": "wait", "for": file})
+	w.awaitLog("trouble waits", 0)
+	for i := range 5 {
+		w.create(fmt.Sprint("turn-", i), "trouble", map[string]string{"turn": fmt.Sprint(9 - i)})
+	}
+	w.awaitInFlight(6)
+	w.create("beside", "", nil) // when it has been placed, so has been done what comes of the others at first
+	w.awaitOn("beside", "")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		w.awaitOn(fmt.Sprint("turn-", i), "")
+	}
+	log, err := os.ReadFile(w.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := -1
+	for i := 4; i >= 0; i-- {
+		at := strings.Index(string(log), fmt.Sprint("trouble looks at turn-", i))
+		if at < last {
+			t.Errorf("turn-%d is not asked about in its turn", i)
+		}
+		last = at
+	}
+}
+
+// awaitInFlight waits until so many pods are in flight.
+func (w *whole) awaitInFlight(pods int32) {
+	w.t.Helper()
+	var client schedulingv1.SchedulingServiceClient
+	w.eventually("pods are in flight", func() (bool, string) {
+		if client == nil {
+			log, err := os.ReadFile(w.log)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			_, behind, _ := strings.Cut(string(log), `msg="public API" grpc=`)
+			address, _, ok := strings.Cut(behind, " ")
+			if !ok {
+				return false, "it does not say where it serves"
+			}
+			conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			w.t.Cleanup(func() { _ = conn.Close() })
+			client = schedulingv1.NewSchedulingServiceClient(conn)
+		}
+		queue, err := client.GetQueue(w.t.Context(), &schedulingv1.GetQueueRequest{})
+		if err != nil {
+			return false, err.Error()
+		}
+		n := int32(0)
+		for _, s := range queue.GetShards() {
+			n += s.GetDepth().GetInFlight()
+		}
+		return n == pods && len(queue.GetShards()) == 1, queue.String()
+	})
 }

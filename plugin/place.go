@@ -30,6 +30,7 @@ var points = map[pluginv1.Step]point{
 	pluginv1.Step_STEP_POST_BIND: {"PostBind", func(p *Plugin) bool { return p.PostBind != nil }},
 
 	pluginv1.Step_STEP_PRE_ENQUEUE: {"PreEnqueue", func(p *Plugin) bool { return p.PreEnqueue != nil }},
+	pluginv1.Step_STEP_QUEUE_SORT:  {"QueueSort", func(p *Plugin) bool { return p.SortKey != nil }},
 }
 
 // steps has plugins take the steps of one stream of Place.
@@ -95,6 +96,12 @@ func (p *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (re
 		defer s.of.decide()
 		return s.first(func(ctx context.Context, plugin *Plugin, with *Placement) (*Rejection, error) {
 			return plugin.PreEnqueue(ctx, with)
+		})
+	case pluginv1.Step_STEP_QUEUE_SORT:
+		defer s.of.decide()
+		return s.first(func(ctx context.Context, plugin *Plugin, with *Placement) (_ *Rejection, err error) {
+			step.Key, err = plugin.SortKey(ctx, with, queuedOf(step.Queued))
+			return nil, err
 		})
 	case pluginv1.Step_STEP_RESERVE:
 		return s.first(func(ctx context.Context, plugin *Plugin, with *Placement) (*Rejection, error) {

@@ -35,6 +35,7 @@ const (
 	bind      = pluginv1.Step_STEP_BIND
 
 	preEnqueue = pluginv1.Step_STEP_PRE_ENQUEUE
+	queueSort  = pluginv1.Step_STEP_QUEUE_SORT
 )
 
 // history is what plugins have been called for, in order.
@@ -881,12 +882,18 @@ func TestStepsThatMakeNoSenseEndTheStream(t *testing.T) {
 		{"placement.node: want none", steps(preEnqueue)},
 		{`placement.node: pod "u" is reserved on node "node-u"`, append(steps(reserve), elsewhere)},
 		{"step: there is no step 0", steps(0)},
-		{"step: there is no step 8", steps(8)},
+		{"step: there is no step 9", steps(9)},
 		{`plugins[1]: there is no plugin "X" that reserves`, then(&pluginv1.PlaceRequest{Placement: placed("u"), Step: reserve, Plugins: []string{"A", "X"}})},
 		{`plugins[0]: there is no plugin "F" that permits`, then(&pluginv1.PlaceRequest{Placement: placed("u"), Step: permit, Plugins: []string{"F"}})},
 		{`plugins[0]: there is no plugin "F" that says which pods may be tried`, then(&pluginv1.PlaceRequest{
 			Placement: &pluginv1.Placement{Uid: "u", Namespace: "ns", Name: "p"}, Step: preEnqueue, Plugins: []string{"F"},
 		})},
+		{`plugins[0]: there is no plugin "F" that sorts the queue`, then(&pluginv1.PlaceRequest{
+			Placement: &pluginv1.Placement{Uid: "u", Namespace: "ns", Name: "p"}, Step: queueSort, Plugins: []string{"F"}, Queued: new(pluginv1.Queued),
+		})},
+		{`queued: it is there with STEP_QUEUE_SORT, and with that alone`, then(&pluginv1.PlaceRequest{Placement: placed("u"), Step: reserve, Plugins: []string{"A"}, Queued: new(pluginv1.Queued)})},
+		{`queued: it is there with STEP_QUEUE_SORT, and with that alone`, then(&pluginv1.PlaceRequest{Placement: &pluginv1.Placement{Uid: "u", Namespace: "ns", Name: "p"}, Step: queueSort, Plugins: []string{"S"}})},
+		{`plugins: want one: the queue has one order`, then(&pluginv1.PlaceRequest{Placement: &pluginv1.Placement{Uid: "u", Namespace: "ns", Name: "p"}, Step: queueSort, Queued: new(pluginv1.Queued)})},
 		{`plugins[1]: "A" is there twice`, then(&pluginv1.PlaceRequest{Placement: placed("u"), Step: postBind, Plugins: []string{"A", "A"}})},
 		{`placement.uid: pod "u" is reserved already`, steps(reserve, reserve)},
 		{`placement.uid: pod "u" is not reserved`, steps(permit)},
@@ -894,7 +901,7 @@ func TestStepsThatMakeNoSenseEndTheStream(t *testing.T) {
 		{`step: it has been asked about pod "u"`, steps(reserve, permit, permit)},
 	} {
 		bubble.Test(t, func(t *testing.T) {
-			client, _ := inMemory(t, stepping("A", new(history)), Plugin{Name: "F", Filter: refusing("no")})
+			client, _ := inMemory(t, stepping("A", new(history)), Plugin{Name: "F", Filter: refusing("no")}, Plugin{Name: "S", SortKey: func(context.Context, *Placement, Queued) (int64, error) { return 1, nil }})
 			p := opened(t, client)
 			for _, req := range tt.requests {
 				p.request(req)

@@ -6,25 +6,45 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 )
 
 // Placement is a pod and the node that it was given. A plugin gets the same one at all of its steps, from Reserve on, and another one if the pod is reserved again: what a plugin keeps of
-// a placement goes by it, and not by the pod's UID, for the pod may be reserved on one stream while it still is on another. PreEnqueue, which comes before there is a node, gets another one each time. It is only to be read.
+// a placement goes by it, and not by the pod's UID, for the pod may be reserved on one stream while it still is on another. PreEnqueue and SortKey, which come before there is a node, get another one each time. It is only to be read.
 type Placement struct {
 	// UID, Namespace and Name are those of the pod's metadata.
 	UID, Namespace, Name string
 	// SchedulerName is spec.schedulerName, and the name of the profile.
 	SchedulerName string
-	// Node is the node's metadata.name. "" at PreEnqueue.
+	// Node is the node's metadata.name. "" at PreEnqueue and SortKey.
 	Node string
 
 	plugin string     // whose it is
 	of     *placement // nil: none that a stream has told of
 }
 
+// Queued is how a pod waits.
+type Queued struct {
+	// Since is since when: the pod was made then, or its last attempt ended.
+	Since time.Time
+	// First is when it was first let in, zero if it has not been.
+	First time.Time
+	// Attempts are how many there have been, Unschedulable how many of them found no node, and Errors how many of the last have failed.
+	Attempts, Unschedulable, Errors int
+}
+
+func queuedOf(q *pluginv1.Queued) Queued {
+	out := Queued{Since: time.Unix(0, q.GetSinceUnixNanos()), Attempts: int(q.GetAttempts()), Unschedulable: int(q.GetUnschedulable()), Errors: int(q.GetErrors())}
+	if first := q.GetFirstUnixNanos(); first != 0 {
+		out.First = time.Unix(0, first)
+	}
+	return out
+}
+
 var errPodNotTold = errors.New("the pod was not told: no plugin of the process depends on objects, or it is bound and was not reserved on this stream")
 
-// Pod returns the pod as Kubernetes has it, without managedFields, as it was when it was reserved, or is when PreEnqueue is called. It is decoded once, when somebody asks. It fails if no plugin of the process depends on
+// Pod returns the pod as Kubernetes has it, without managedFields, as it was when it was reserved, or is when PreEnqueue or SortKey is called. It is decoded once, when somebody asks. It fails if no plugin of the process depends on
 // objects, and in PostBind and Unreserve of a pod that was not reserved.
 func (p *Placement) Pod() (*corev1.Pod, error) {
 	if p.of == nil || p.of.pod == nil {

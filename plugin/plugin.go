@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Plugin has a say in where pods go: which may be tried, which nodes can run them, which of these are best, and what is done between the choice of a node and the bind.
+// Plugin has a say in where pods go: which may be tried, and in which order, which nodes can run them, which of these are best, and what is done between the choice of a node and the bind.
 //
 // Its functions are called by several goroutines at a time, also about one kind: about different nodes, and for different streams, such as those of a binder that was active
 // and of the one that took over from it. Their context ends when Berth does not want the answer any more; what calls others has to heed it, for the stream waits.
@@ -32,6 +32,10 @@ type Plugin struct {
 	// is fast. A rejection gates the pod: it is not attempted, nobody is told of it in an event, and it is asked about again when [Activator.Activate] or [Activator.Wake] names it; of a process without an
 	// [Activator], when the pod has changed, and from time to time. An error is no rejection: the pod is asked about again soon. [Placement.Allow] and [Placement.Reject] do nothing for it. nil: all may be tried, as far as this plugin is concerned.
 	PreEnqueue func(context.Context, *Placement) (*Rejection, error)
+	// SortKey says where a pod belongs in the queue: pods with lower keys go first, and those of equal keys by priority, the highest first, and then by time, as without it. It is called once a pod is let in, each time, and when it has changed, as
+	// PreEnqueue is, and must be fast. What it says is good until it is called again, and is compared with what it has said of other pods, also in another process: it is to be found in the pod, or in what all processes of the plugin know. One plugin
+	// of others at most sorts the pods of all profiles. An error keeps the pod out, and it is asked about again soon. nil: the plugin does not sort.
+	SortKey func(context.Context, *Placement, Queued) (int64, error)
 	// PostFilter looks for a way for a pod that fits nowhere. nil: the plugin does not.
 	PostFilter PostFilterFunc
 
@@ -246,15 +250,15 @@ func (p *Plugin) check() error {
 	return nil
 }
 
-// steps reports whether a plugin takes steps, or says which pods may be tried.
+// steps reports whether a plugin takes steps, or says which pods may be tried, or in which order.
 func (p *Plugin) steps() bool {
-	return p.PreEnqueue != nil || p.Reserve != nil || p.Unreserve != nil || p.Permit != nil || p.PreBind != nil || p.Bind != nil || p.PostBind != nil
+	return p.PreEnqueue != nil || p.SortKey != nil || p.Reserve != nil || p.Unreserve != nil || p.Permit != nil || p.PreBind != nil || p.Bind != nil || p.PostBind != nil
 }
 
 // like reports whether a plugin has the functions that another one has.
 func (p *Plugin) like(q *Plugin) bool {
-	has := func(p *Plugin) [10]bool {
-		return [...]bool{p.PreEnqueue != nil, p.Filter != nil, p.Score != nil, p.PostFilter != nil, p.Reserve != nil, p.Unreserve != nil, p.Permit != nil, p.PreBind != nil, p.Bind != nil, p.PostBind != nil}
+	has := func(p *Plugin) [11]bool {
+		return [...]bool{p.PreEnqueue != nil, p.SortKey != nil, p.Filter != nil, p.Score != nil, p.PostFilter != nil, p.Reserve != nil, p.Unreserve != nil, p.Permit != nil, p.PreBind != nil, p.Bind != nil, p.PostBind != nil}
 	}
 	return has(p) == has(q)
 }

@@ -183,7 +183,7 @@ func newService(log *slog.Logger, plugins []Plugin) (*service, error) {
 				Requested: p.Depends.Requested, Pods: p.Depends.Pods, Objects: p.Depends.Objects, Pod: p.Depends.Pod, Milliseconds: p.Depends.Holds.Milliseconds(),
 			},
 			Reserves: p.Reserve != nil, Permits: p.Permit != nil, PreBinds: p.PreBind != nil, PostBinds: p.PostBind != nil, PostFilters: p.PostFilter != nil, Binds: p.Bind != nil,
-			PreEnqueues: p.PreEnqueue != nil,
+			PreEnqueues: p.PreEnqueue != nil, QueueSorts: p.SortKey != nil,
 		})
 	}
 	return s, nil

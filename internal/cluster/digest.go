@@ -46,6 +46,10 @@ func hashSettings(settings Settings) uint64 {
 		e.Text("pre-enqueues")
 		list(&e, settings.Profiles, func(e *Encoder, p Profile) { list(e, p.PreEnqueues, encodeText) })
 	}
+	if slices.ContainsFunc(settings.Profiles, func(p Profile) bool { return p.QueueSort != "" }) { // likewise
+		e.Text("queue sort")
+		list(&e, settings.Profiles, func(e *Encoder, p Profile) { e.Text(p.QueueSort) })
+	}
 	return hashBytes(e.b)
 }
 

@@ -302,6 +302,8 @@ type Profile struct {
 	StorageShape []ShapePoint
 	// PreEnqueues are the plugins of others that run at PreEnqueue, in order: they say which pods may be tried.
 	PreEnqueues []string
+	// QueueSort is the plugin of others that sorts the queue, the same of all profiles. "": none, and pods are sorted by priority, and then by time.
+	QueueSort string
 }
 
 // gated reports whether something is on that is off by default.

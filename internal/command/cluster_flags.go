@@ -55,7 +55,7 @@ func (f *clusterFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.strategy, "fit-strategy", cluster.LeastAllocated, "how NodeResourcesFit scores: LeastAllocated, MostAllocated or RequestedToCapacityRatio")
 	fs.StringSliceVar(&f.shape, "fit-shape", []string{"0:0", "100:10"}, "the function of RequestedToCapacityRatio, as utilization:score points")
 	fs.StringSliceVar(&f.fitResources, "fit-resources", []string{"cpu:1", "memory:1"}, "what NodeResourcesFit scores, as resource:weight")
-	fs.Int32Var(&f.shards, "shards", 4, "parts the queue is cut into, 1 to 256")
+	fs.Int32Var(&f.shards, "shards", 4, "parts the queue is cut into, 1 to 256; 1 where a plugin of others sorts it")
 	fs.DurationVar(&f.unschedulable, unschedulableFlag, 5*time.Minute, "after how long an unschedulable pod is tried again though nothing has happened that could help it; whole seconds, at least 1s")
 	fs.BoolVar(&f.seesVolumes, "preemption-sees-volumes", false, "where room is looked for, count volumes as detached that only pods use which would be evicted: kube-scheduler does not, and finds nobody to evict on nodes that are full of attached volumes")
 	fs.StringSliceVar(&f.gates, gatesFlag, nil, "feature gates of kube-scheduler's, as NAME=true or NAME=false: StorageCapacityScoring, VolumeLimitScaling, or any other at its default")
@@ -136,6 +136,12 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 	}
 	if f.cluster.KubeQPS <= 0 || f.cluster.KubeBurst <= 0 {
 		return errors.New("--kube-qps and --kube-burst, or clientConnection's qps and burst: must be above 0")
+	}
+	if by := f.completed.Profiles[0].QueueSort; by != "" {
+		if fs.Changed("shards") && f.shards != 1 {
+			return fmt.Errorf("--shards: %d: plugin %s sorts the queue, which is in one part then: want 1, or leave the flag out", f.shards, by)
+		}
+		f.shards = 1
 	}
 	f.cluster.Settings = cluster.Settings{
 		Shards: f.shards, Seed: f.seed, Profiles: f.completed.Profiles,

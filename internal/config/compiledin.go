@@ -12,7 +12,7 @@ import (
 )
 
 // compiledInPoints are where a plugin that is compiled in may run. At others Berth cannot run one yet.
-var compiledInPoints = []string{"preEnqueue", "preFilter", "filter", "postFilter", "preScore", "score", "reserve", "permit", "preBind", "bind", "postBind"}
+var compiledInPoints = []string{"preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score", "reserve", "permit", "preBind", "bind", "postBind"}
 
 // EnabledCompiledIn returns which of some names a profile, as it is written, enables at any point, in the order in which they come first.
 func EnabledCompiledIn(p *configv1.KubeSchedulerProfile, names []string) (enabled []string) {

@@ -15,7 +15,7 @@ import (
 // compiledIn are plugins that a program has.
 var compiledIn = config.Options{CompiledIn: map[string][]string{
 	"Cheapest": {"preFilter", "filter", "score"}, "Chooser": {"preFilter"}, "Gang": {"preFilter", "permit", "reserve"}, "Binder": {"bind"}, "Early": {"preScore"}, "Idle": nil,
-	"Sorter": {"preEnqueue", "queueSort", "postFilter", "permit"},
+	"Sorter": {"preEnqueue", "queueSort", "postFilter", "permit"}, "Grouper": {"filter", "placementScore"},
 }}
 
 func TestPluginsThatAreCompiledInFilterAndScore(t *testing.T) {
@@ -88,12 +88,38 @@ func TestPluginsThatAreCompiledInTakeSteps(t *testing.T) {
 	}
 }
 
+// All profiles share one queue, which has one order.
+func TestOnePluginSortsForAllProfiles(t *testing.T) {
+	const sorts = "plugins: {queueSort: {enabled: [{name: Sorter}], disabled: [{name: '*'}]}}"
+	for _, tt := range []struct{ profiles, want string }{
+		{"[{schedulerName: a, " + sorts + "}, {schedulerName: b, " + sorts + "}]", ""},
+		{"[{schedulerName: a, " + sorts + ", pluginConfig: [{name: Sorter, args: {by: x}}]}, {schedulerName: b, " + sorts + ", pluginConfig: [{name: Sorter, args: {by: x}}]}]", ""},
+		{"[{schedulerName: a, " + sorts + "}, {schedulerName: b}]", "profiles[1].plugins.queueSort"},
+		{"[{schedulerName: a}, {schedulerName: b, plugins: {multiPoint: {enabled: [{name: Sorter}], disabled: [{name: PrioritySort}]}}}]", `profiles[1].plugins.queueSort: Invalid value: "Sorter": must be the same for all profiles, as they share one queue: the first has ""`},
+		{"[{schedulerName: a, " + sorts + ", pluginConfig: [{name: Sorter, args: {by: x}}]}, {schedulerName: b, " + sorts + ", pluginConfig: [{name: Sorter, args: {by: y}}]}]", `profiles[1].pluginConfig: Invalid value: "Sorter": its args must be the same for all profiles`},
+		{"[{schedulerName: a, " + sorts + ", pluginConfig: [{name: Sorter, args: {by: x}}]}, {schedulerName: b, " + sorts + "}]", `profiles[1].pluginConfig: Invalid value: "Sorter": its args must be the same for all profiles`},
+	} {
+		c, err := completeWith(compiledIn, "profiles: "+tt.profiles+"\n")
+		switch {
+		case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+			t.Errorf("%s: %v, want %q", tt.profiles, err, tt.want)
+		case tt.want == "" && err != nil:
+			t.Errorf("%s: %v", tt.profiles, err)
+		case tt.want == "" && (c.Profiles[0].QueueSort != "Sorter" || c.Profiles[1].QueueSort != "Sorter"):
+			t.Errorf("%s: the queue is sorted by %q and %q", tt.profiles, c.Profiles[0].QueueSort, c.Profiles[1].QueueSort)
+		}
+	}
+}
+
 func TestWherePluginsThatAreCompiledInCannotRunIsNamed(t *testing.T) {
 	for _, tt := range []struct{ plugins, want string }{
-		{"multiPoint: {enabled: [{name: Cheapest}, {name: Sorter}]}", "profiles[0].plugins.multiPoint.enabled[1]: Forbidden: Sorter is compiled in, and runs at queueSort too"},
+		{"multiPoint: {enabled: [{name: Cheapest}, {name: Grouper}]}", "profiles[0].plugins.multiPoint.enabled[1]: Forbidden: Grouper is compiled in, and runs at placementScore too"},
+		{"multiPoint: {enabled: [{name: Sorter}]}", `profiles[0].plugins.queueSort: Invalid value: ["PrioritySort","Sorter"]: exactly one queue sort plugin is required: disable the others at this point`},
+		{"multiPoint: {enabled: [{name: Sorter}]}, queueSort: {disabled: [{name: PrioritySort}]}", ""},
 		{"preEnqueue: {enabled: [{name: Sorter}]}", ""},
-		{"queueSort: {enabled: [{name: Sorter}]}", "profiles[0].plugins.queueSort.enabled[0]: Forbidden: Berth cannot run plugins that are compiled in, such as Sorter, at this point yet"},
-		{"multiPoint: {enabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: Sorter}]}", "runs at queueSort too"},
+		{"placementScore: {enabled: [{name: Grouper}]}", "profiles[0].plugins.placementScore.enabled[0]: Forbidden: Berth cannot run plugins that are compiled in, such as Grouper, at this point yet"},
+		{"queueSort: {enabled: [{name: Sorter}], disabled: [{name: '*'}]}", ""},
+		{"queueSort: {enabled: [{name: Cheapest}], disabled: [{name: '*'}]}", `"Cheapest": plugin does not extend QueueSortPlugin`},
 		{"postFilter: {enabled: [{name: Sorter}]}", ""},
 		{"multiPoint: {enabled: [{name: Sorter}]}, queueSort: {disabled: [{name: Sorter}]}, preEnqueue: {disabled: [{name: '*'}]}", "SchedulingGates"},
 		{"multiPoint: {enabled: [{name: Early}, {name: Cheapest}]}", ""},

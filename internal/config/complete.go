@@ -6,6 +6,7 @@ import (
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -75,6 +76,7 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 	if err := out.Arguments.check(); err != nil {
 		errs = append(errs, err)
 	}
+	errs = append(errs, checkOneSort(field.NewPath("profiles"), cfg.Profiles, out.Profiles)...)
 	if err := together(errs); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
 	}
@@ -184,7 +186,10 @@ func isCompleted(s *configv1.PluginSet) bool {
 
 // unrunnable finds combinations that Berth, and mostly kube-scheduler too, cannot run.
 func unrunnable(path *field.Path, r resolved, profile *cluster.Profile) (errs field.ErrorList) {
-	if got, has := r.at["queueSort"], theOneAt("queueSort"); len(got) != 1 || got[0] != has {
+	switch got, has := r.at["queueSort"], theOneAt("queueSort"); {
+	case len(got) > 1:
+		errs = append(errs, field.Invalid(path.Child("queueSort"), got, "exactly one queue sort plugin is required: disable the others at this point"))
+	case len(got) == 0 || got[0] != has && profile.QueueSort == "":
 		errs = append(errs, field.Invalid(path.Child("queueSort"), got, "exactly one queue sort plugin is required, and Berth has "+has))
 	}
 	if len(r.at["bind"]) == 0 {
@@ -203,6 +208,27 @@ func unrunnable(path *field.Path, r resolved, profile *cluster.Profile) (errs fi
 					errs = append(errs, field.Invalid(path.Child(other), r.at[other], fmt.Sprintf("%s cannot run at %s without %s: disable it at both or at neither", p.Name, point, other)))
 				}
 			}
+		}
+	}
+	return errs
+}
+
+// checkOneSort finds profiles that have another plugin of others sort the queue than the first has, or the same one with other arguments.
+func checkOneSort(path *field.Path, written []configv1.KubeSchedulerProfile, profiles []cluster.Profile) (errs []error) {
+	argumentsOf := func(i int) *runtime.RawExtension {
+		for k := range written[i].PluginConfig {
+			if c := &written[i].PluginConfig[k]; c.Name == profiles[0].QueueSort {
+				return &c.Args
+			}
+		}
+		return nil
+	}
+	for i := 1; i < len(profiles); i++ {
+		switch name, first := profiles[i].QueueSort, profiles[0].QueueSort; {
+		case name != first:
+			errs = append(errs, field.Invalid(path.Index(i).Child("plugins", "queueSort"), name, fmt.Sprintf("must be the same for all profiles, as they share one queue: the first has %q", first)))
+		case name != "" && !apiequality.Semantic.DeepEqual(argumentsOf(i), argumentsOf(0)):
+			errs = append(errs, field.Invalid(path.Index(i).Child("pluginConfig"), name, "its args must be the same for all profiles, as they share one queue"))
 		}
 	}
 	return errs

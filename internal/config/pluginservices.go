@@ -50,7 +50,7 @@ type PluginService struct {
 type ServicePlugin struct {
 	// Name is what profiles, verdicts and metrics call it: a qualified name as of a label, of no other plugin of any service, nor of kube-scheduler's or Berth's own.
 	Name string `json:"name"`
-	// Points are where it runs, in any order: one at least of preEnqueue, filter, postFilter, score, reserve, permit, preBind, bind and postBind.
+	// Points are where it runs, in any order: one at least of preEnqueue, queueSort, filter, postFilter, score, reserve, permit, preBind, bind and postBind.
 	Points []string `json:"points"`
 }
 
@@ -87,7 +87,7 @@ const (
 )
 
 // servicePoints are the points that a plugin of a service can have.
-var servicePoints = []string{"preEnqueue", "filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"}
+var servicePoints = []string{"preEnqueue", "queueSort", "filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"}
 
 // servicesFile is a file of plugin services.
 type servicesFile struct {
@@ -295,8 +295,9 @@ func Unused(services []PluginService, profiles []cluster.Profile, steps map[stri
 }
 
 // foreign returns the plugins that profiles have and Berth has not: those of services. Profiles do not say at which points they could run,
-// so it is all.
+// so it is all, but that of who sorts the queue.
 func foreign(profiles []cluster.Profile) (out map[string][]string) {
+	unsorted := slices.DeleteFunc(slices.Clone(servicePoints), func(point string) bool { return point == "queueSort" })
 	add := func(name string) {
 		if engine.PluginOf(name) != nil {
 			return
@@ -304,7 +305,7 @@ func foreign(profiles []cluster.Profile) (out map[string][]string) {
 		if out == nil {
 			out = make(map[string][]string)
 		}
-		out[name] = servicePoints
+		out[name] = unsorted
 	}
 	for i := range profiles {
 		for _, name := range profiles[i].Filters {
@@ -315,6 +316,10 @@ func foreign(profiles []cluster.Profile) (out map[string][]string) {
 		}
 		for _, name := range slices.Concat(profiles[i].PostFilters, profiles[i].PreEnqueues) {
 			add(name)
+		}
+		if name := profiles[i].QueueSort; name != "" {
+			add(name)
+			out[name] = servicePoints
 		}
 	}
 	return out
@@ -347,6 +352,14 @@ func (o Options) foreignAt(r resolved, point string) (out []string) {
 		}
 	}
 	return out
+}
+
+// queueSortOf returns the plugin of others that sorts the queue, "" if it is Berth's own.
+func (o Options) queueSortOf(r resolved) string {
+	if others := o.foreignAt(r, "queueSort"); len(others) == 1 {
+		return others[0]
+	}
+	return ""
 }
 
 // Arguments are those of plugins of services, in JSON, by scheduler name and plugin. One that is given none is not there.

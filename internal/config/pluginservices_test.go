@@ -143,8 +143,8 @@ func TestWhatIsWrongWithPluginServicesIsNamed(t *testing.T) {
 		{"a plugin twice", plugins("[{name: A, points: [score]}, {name: A, points: [filter]}]"), `services[0].plugins[1].name: Duplicate value: "A"`},
 		{"a plugin of two services", servicesHeader + "services: [{name: a, address: 'unix:///a', plugins: [{name: A, points: [score]}]}, {name: b, address: 'unix:///a', plugins: [{name: A, points: [score]}]}]",
 			`services[1].plugins[0].name: Duplicate value: "A"`},
-		{"no points", plugins("[{name: A}]"), "services[0].plugins[0].points: Required value: want at least one of preEnqueue, filter, postFilter, score, reserve, permit, preBind, bind, postBind"},
-		{"another point", plugins("[{name: A, points: [score, queueSort]}]"), `services[0].plugins[0].points[1]: Unsupported value: "queueSort": supported values: "preEnqueue", "filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"`},
+		{"no points", plugins("[{name: A}]"), "services[0].plugins[0].points: Required value: want at least one of preEnqueue, queueSort, filter, postFilter, score, reserve, permit, preBind, bind, postBind"},
+		{"another point", plugins("[{name: A, points: [score, preScore]}]"), `services[0].plugins[0].points[1]: Unsupported value: "preScore": supported values: "preEnqueue", "queueSort", "filter", "postFilter", "score", "reserve", "permit", "preBind", "bind", "postBind"`},
 		{"all points", plugins("[{name: A, points: [multiPoint]}]"), `services[0].plugins[0].points[0]: Unsupported value: "multiPoint"`},
 		{"a point twice", plugins("[{name: A, points: [score, filter, score]}]"), `services[0].plugins[0].points[2]: Duplicate value: "score"`},
 

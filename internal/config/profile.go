@@ -22,6 +22,7 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 		// With what is not built: its say is part of the text that tells why a pod fits nowhere.
 		PostFilters:        r.at["postFilter"],
 		PreEnqueues:        options.foreignAt(r, "preEnqueue"),
+		QueueSort:          options.queueSortOf(r),
 		VolumeLimitScaling: options.VolumeLimitScaling, RequireCSIDrivers: options.RequireCSIDrivers,
 	}
 	if p.PercentageOfNodesToScore != nil { // 0, too, is said

@@ -130,12 +130,15 @@ func (s Scale) ranges() bool { return s >= rangeScale }
 // Plugins returns the table. Nobody changes it.
 func Plugins() []Plugin { return plugins[:] }
 
-// Foreign returns the plugins of a profile that say which pods may be tried, filter, score or look for a way for pods that fit nowhere, and are others': they are asked when a pod is placed, and never here.
+// Foreign returns the plugins of a profile that sort the queue, say which pods may be tried, filter, score or look for a way for pods that fit nowhere, and are others': they are asked when a pod is placed, and never here.
 func Foreign(p *cluster.Profile) (names []string) {
 	add := func(name string) {
 		if PluginOf(name) == nil && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
+	}
+	if p.QueueSort != "" {
+		add(p.QueueSort)
 	}
 	for _, name := range slices.Concat(p.PreEnqueues, p.Filters) {
 		add(name)

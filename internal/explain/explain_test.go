@@ -31,7 +31,7 @@ func TestPluginsOfServicesSayNothingInExplanations(t *testing.T) {
 		settings.Profiles = slices.Clone(settings.Profiles)
 		for k := range settings.Profiles {
 			p := &settings.Profiles[k]
-			p.PreEnqueues = []string{"Doorman"}
+			p.PreEnqueues, p.QueueSort = []string{"Doorman"}, "Deadline"
 			p.Filters = slices.Concat([]string{"GPUModel"}, p.Filters, []string{"Licences"})
 			p.Weights = slices.Concat([]cluster.PluginWeight{{Name: "GPUModel", Weight: 100}}, p.Weights, []cluster.PluginWeight{{Name: "Price", Weight: 2}})
 		}
@@ -40,7 +40,7 @@ func TestPluginsOfServicesSayNothingInExplanations(t *testing.T) {
 		for id := range st.Pods() {
 			want, got := explained(t, st, id), explained(t, with, id)
 			if got.Judged {
-				want.NotAsked = []string{"Doorman", "GPUModel", "Licences", "Price"}
+				want.NotAsked = []string{"Deadline", "Doorman", "GPUModel", "Licences", "Price"}
 			}
 			if !reflect.DeepEqual(want, got) {
 				t.Fatalf("without them\n%+v\nwith them\n%+v", want, got)

@@ -1,5 +1,5 @@
 // Package placeserver is the server's side of the Place stream of berth.plugin.v1, but for what plugins do: it checks what comes, has the steps of each pod taken one after the other, ends what is under
-// way for a placement that is over, and has taken back what is reserved when a stream ends. Whether a pod may be tried it has plugins say beside all that.
+// way for a placement that is over, and has taken back what is reserved when a stream ends. Whether a pod may be tried, and where it belongs in the queue, it has plugins say beside all that.
 package placeserver
 
 import (
@@ -50,7 +50,7 @@ type Taker interface {
 	Tell(profiles []*pluginv1.Profile) error
 	// Takes reports whether there is a plugin of a name that takes a step.
 	Takes(plugin string, step pluginv1.Step) bool
-	// Keep returns what is kept of a placement that has not been told of before, as Placement.Of. Each STEP_PRE_ENQUEUE has one of its own.
+	// Keep returns what is kept of a placement that has not been told of before, as Placement.Of. Each STEP_PRE_ENQUEUE, and each STEP_QUEUE_SORT, has one of its own.
 	Keep(told *pluginv1.Placement) any
 	// Take takes a step. The first plugin that rejects or fails ends it, but for STEP_UNRESERVE and STEP_POST_BIND. STEP_PERMIT takes until it is decided; if the placement has to wait, it says once, before,
 	// for how long at most. What is under way for a placement that is over ends soon: see [Step.Context].
@@ -69,9 +69,12 @@ type Step struct {
 	Placement *Placement
 	Kind      pluginv1.Step
 	Plugins   []string // that take it, in order
-	stream    *stream
-	id        int64 // of the request
-	silent    bool  // it is not answered: the stream has ended
+	// Queued is how the pod waits, of STEP_QUEUE_SORT. Key and Order are what Take has to say of that: the response's sort_key and sort_order.
+	Queued     *pluginv1.Queued
+	Key, Order int64
+	stream     *stream
+	id         int64 // of the request
+	silent     bool  // it is not answered: the stream has ended
 }
 
 // Placement is what a stream has told of a placement. Steps of one are taken one at a time.
@@ -108,10 +111,16 @@ type stream struct {
 	ending chan struct{} // closed when ended is there
 
 	mu       sync.Mutex
-	lanes    map[string]*lane // by the pod's uid
-	entering map[string]bool  // pods, by uid, that it is asked about whether they may be tried
-	entries  int              // as many of these are not done yet: answered, and not only about to be
-	ended    context.Context  // what there is to unreserve when the stream has ended; nil: it has not
+	lanes    map[string]*lane  // by the pod's uid
+	entering map[entering]bool // what it is asked about pods that have no node yet
+	entries  int               // as many of these are not done yet: answered, and not only about to be
+	ended    context.Context   // what there is to unreserve when the stream has ended; nil: it has not
+}
+
+// entering is what is asked about a pod that has no node yet, by its uid.
+type entering struct {
+	step pluginv1.Step
+	uid  string
 }
 
 // lane has the steps of a pod, one after the other.
@@ -126,7 +135,7 @@ type lane struct {
 func (s *Server) Serve(in pluginv1.PluginService_PlaceServer, taker Taker) error {
 	p := &stream{
 		server: s, taker: taker, out: make(chan *pluginv1.PlaceResponse), turns: make(chan struct{}, AtOnce), behind: make(chan struct{}, AtOnce), enter: make(chan struct{}, AtOnce),
-		lanes: make(map[string]*lane), entering: make(map[string]bool),
+		lanes: make(map[string]*lane), entering: make(map[entering]bool),
 		activated: newActivations(), hears: make(chan struct{}), ending: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancelCause(in.Context())
@@ -203,7 +212,7 @@ func (p *stream) answer(response *pluginv1.PlaceResponse) {
 // does says what a plugin does that takes a step.
 var does = map[pluginv1.Step]string{
 	pluginv1.Step_STEP_RESERVE: "reserves", pluginv1.Step_STEP_UNRESERVE: "reserves", pluginv1.Step_STEP_PERMIT: "permits",
-	pluginv1.Step_STEP_PRE_BIND: "acts before a bind", pluginv1.Step_STEP_POST_BIND: "acts behind a bind", pluginv1.Step_STEP_BIND: "binds", pluginv1.Step_STEP_PRE_ENQUEUE: "says which pods may be tried",
+	pluginv1.Step_STEP_PRE_BIND: "acts before a bind", pluginv1.Step_STEP_POST_BIND: "acts behind a bind", pluginv1.Step_STEP_BIND: "binds", pluginv1.Step_STEP_PRE_ENQUEUE: "says which pods may be tried", pluginv1.Step_STEP_QUEUE_SORT: "sorts the queue",
 }
 
 // take takes up a request. An error ends the stream.
@@ -239,7 +248,7 @@ func (p *stream) take(req *pluginv1.PlaceRequest) error {
 	if !ok {
 		return pluginproto.Invalid(fmt.Sprintf("there is no step %d", req.GetStep()), "step")
 	}
-	enters := req.GetStep() == pluginv1.Step_STEP_PRE_ENQUEUE
+	enters := req.GetStep() == pluginv1.Step_STEP_PRE_ENQUEUE || req.GetStep() == pluginv1.Step_STEP_QUEUE_SORT
 	for _, f := range []struct{ name, value string }{{"uid", told.GetUid()}, {"namespace", told.GetNamespace()}, {"name", told.GetName()}, {"node", told.GetNode()}} {
 		switch none := enters && f.name == "node"; {
 		case none && f.value != "":
@@ -256,31 +265,36 @@ func (p *stream) take(req *pluginv1.PlaceRequest) error {
 			return pluginproto.Invalid(fmt.Sprintf("%q is there twice", name), "plugins[%d]", i)
 		}
 	}
-	if enters {
+	switch sorts := req.GetStep() == pluginv1.Step_STEP_QUEUE_SORT; {
+	case sorts != (req.GetQueued() != nil):
+		return pluginproto.Invalid("it is there with STEP_QUEUE_SORT, and with that alone", "queued")
+	case sorts && len(req.GetPlugins()) != 1:
+		return pluginproto.Invalid("want one: the queue has one order", "plugins")
+	case enters:
 		return p.enters(req)
 	}
 	return p.sort(req)
 }
 
-// enters has it said whether a pod may be tried. That is no step of a placement: it waits for none of the pod, and none waits for it.
+// enters has it said whether a pod may be tried, or where it belongs in the queue. That is no step of a placement: it waits for none of the pod, and none waits for it.
 func (p *stream) enters(req *pluginv1.PlaceRequest) error {
-	uid := req.GetPlacement().GetUid()
+	about := entering{req.GetStep(), req.GetPlacement().GetUid()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.entering[uid]:
-		return pluginproto.Invalid(fmt.Sprintf("whether pod %q may be tried is asked already", uid), "placement.uid")
+	case p.entering[about]:
+		return pluginproto.Invalid(fmt.Sprintf("that is asked of pod %q already", about.uid), "placement.uid")
 	case p.entries >= MaxEntering:
 		return pluginproto.Invalid(fmt.Sprintf("it is asked about %d pods whether they may be tried, as many as may be", MaxEntering), "step")
 	}
-	p.entering[uid] = true
+	p.entering[about] = true
 	p.entries++
-	step := &Step{Placement: p.placementOf(req), Kind: req.GetStep(), Plugins: req.GetPlugins(), stream: p, id: req.GetId()}
+	step := &Step{Placement: p.placementOf(req), Kind: req.GetStep(), Plugins: req.GetPlugins(), Queued: req.GetQueued(), stream: p, id: req.GetId()}
 	p.tasks.Go(func() {
 		response := p.step(step)
 		step.Placement.cancel(nil)
 		p.mu.Lock()
-		delete(p.entering, uid) // who has the answer may ask again
+		delete(p.entering, about) // who has the answer may ask again
 		p.mu.Unlock()
 		p.answer(response)
 		p.mu.Lock()
@@ -403,6 +417,8 @@ func (p *stream) step(s *Step) *pluginv1.PlaceResponse {
 	switch {
 	case s.Kind == pluginv1.Step_STEP_BIND && errors.Is(err, ErrSkipped):
 		response.Skipped = true
+	case s.Kind == pluginv1.Step_STEP_QUEUE_SORT && err == nil:
+		response.SortKey, response.SortOrder = s.Key, s.Order
 	case err != nil:
 		response.Error = pluginproto.Cut(err.Error())
 	}
@@ -444,7 +460,7 @@ func (s *Server) left(ctx context.Context, uid string) error {
 	return nil
 }
 
-// Context waits for a turn to call a plugin, and returns what the plugin is called with, until done. It ends when what is under way for the placement is to end, of STEP_POST_BIND and STEP_PRE_ENQUEUE when the stream does, of STEP_BIND not when the pod is bound;
+// Context waits for a turn to call a plugin, and returns what the plugin is called with, until done. It ends when what is under way for the placement is to end, of STEP_POST_BIND, STEP_PRE_ENQUEUE and STEP_QUEUE_SORT when the stream does, of STEP_BIND not when the pod is bound;
 // STEP_UNRESERVE is taken in any case, and has TakeBackTime. An error says why it is not called any more.
 func (s *Step) Context() (_ context.Context, done func(), err error) {
 	p, ctx := s.stream, s.Placement.ctx
@@ -452,7 +468,7 @@ func (s *Step) Context() (_ context.Context, done func(), err error) {
 	switch s.Kind {
 	case pluginv1.Step_STEP_POST_BIND: // that of the placement has ended
 		ctx, turns = p.ctx, p.behind
-	case pluginv1.Step_STEP_PRE_ENQUEUE:
+	case pluginv1.Step_STEP_PRE_ENQUEUE, pluginv1.Step_STEP_QUEUE_SORT:
 		turns = p.enter
 	}
 	switch {

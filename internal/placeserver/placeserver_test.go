@@ -331,7 +331,7 @@ func TestRequestsWhetherPodsMayBeTriedAreChecked(t *testing.T) {
 	for want, requests := range map[string][]*pluginv1.PlaceRequest{
 		"placement.node: want none":                                                      {onANode},
 		"placement.node: want one":                                                       {nowhere},
-		`placement.uid: whether pod "u" may be tried is asked already`:                   {enters(2, "u"), enters(3, "v"), enters(4, "u")},
+		`placement.uid: that is asked of pod "u" already`:                                {enters(2, "u"), enters(3, "v"), enters(4, "u")},
 		"step: it is asked about 4096 pods whether they may be tried, as many as may be": many,
 	} {
 		t.Run(want, func(t *testing.T) {

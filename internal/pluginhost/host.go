@@ -96,6 +96,7 @@ func (s Set) Each() iter.Seq[int] {
 type Host struct {
 	services []*service
 	uses     map[string][]use // by scheduler name, in the order in which services are asked
+	sorter   string           // the scheduler name of the first profile: the services of that sort the queue, for all, as in kube-scheduler
 	binds    map[string]bool  // by scheduler name of those with services that bind: whether Berth binds what these skip
 	objects  Objects
 	log      *slog.Logger
@@ -173,6 +174,9 @@ func New(cfg Config) (*Host, error) {
 			host: h, enters: make(chan struct{}, 1), placing: placing{beginning: make(chan struct{}, 1), ended: make(chan struct{}, 1)}, activated: activated{news: h.activations, lost: counts.lost, clock: clock},
 		})
 	}
+	if len(cfg.Profiles) > 0 {
+		h.sorter = cfg.Profiles[0].SchedulerName
+	}
 	for i := range cfg.Profiles {
 		p := &cfg.Profiles[i]
 		if uses := usesOf(p, cfg.Steps[p.SchedulerName], cfg.Services); len(uses) > 0 {
@@ -228,7 +232,7 @@ func usesOf(p *cluster.Profile, taken Steps, services []Service) (uses []use) {
 			u.postFilters = append(u.postFilters, name)
 		}
 	}
-	for step, names := range [steps][]string{reserve: taken.Reserve, unreserve: taken.Reserve, permit: taken.Permit, preBind: taken.PreBind, postBind: taken.PostBind, bind: taken.Bind, preEnqueue: p.PreEnqueues} {
+	for step, names := range [steps][]string{reserve: taken.Reserve, unreserve: taken.Reserve, permit: taken.Permit, preBind: taken.PreBind, postBind: taken.PostBind, bind: taken.Bind, preEnqueue: p.PreEnqueues, queueSort: sortedBy(p)} {
 		for k, name := range names {
 			if i, ok := of[name]; ok {
 				u := at(i)
@@ -245,6 +249,14 @@ func usesOf(p *cluster.Profile, taken Steps, services []Service) (uses []use) {
 		u.follows = services[u.service].Follows && (u.judges() || u.reserves())
 	}
 	return uses
+}
+
+// sortedBy returns the plugin that sorts the queue, if there is one.
+func sortedBy(p *cluster.Profile) []string {
+	if p.QueueSort == "" {
+		return nil
+	}
+	return []string{p.QueueSort}
 }
 
 func toldProfile(schedulerName string, plugins []Plugin, arguments map[string][]byte) *pluginv1.Profile {

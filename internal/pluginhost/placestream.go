@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -23,7 +24,8 @@ const maxPermitWait = 15 * time.Minute
 // placeStream is a stream of placements. It has two goroutines, which end waits for.
 type placeStream struct {
 	epoch   cluster.Epoch
-	objects bool // pods are sent
+	objects bool   // pods are sent
+	sorts   uint64 // the order of keys, but for what a response says: see placing.sortOrder
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	stream  pluginv1.PluginService_PlaceClient
@@ -40,10 +42,16 @@ type placeStream struct {
 	placed  map[string]int           // by uid of those that are reserved, how many of calls are about it
 	refused map[string]error         // of those, why they have not been reserved after all
 	binding map[string]*call         // of those, the bind of which nobody has heard what has come of it
-	enters  map[string]*call         // by uid, those of calls that ask whether a pod may be tried: one of each pod
+	enters  map[newcomer]*call       // those of calls that are about pods which have no node yet: one of each
 	proven  bool                     // it has answered
 	err     error                    // why it has ended
 	endedAt time.Time
+}
+
+// newcomer is what is asked about a pod that has no node yet, by its uid.
+type newcomer struct {
+	step step
+	uid  string
 }
 
 // call is a step that is under way.
@@ -57,6 +65,7 @@ type call struct {
 	// Behind first, and behind last.
 	waits   time.Duration
 	skipped bool
+	key     SortKey
 	err     error
 }
 
@@ -162,51 +171,59 @@ func (is *placeStream) isReserved(uid string) bool {
 func (is *placeStream) send(s step, plugins []string, p Placement, object []byte, wake func()) *call {
 	is.mu.Lock()
 	defer is.mu.Unlock()
-	return is.sendLocked(s, plugins, p, object, wake)
+	c := newCall(s, plugins, p, object, wake)
+	is.sendLocked(s, c)
+	return c
 }
 
-// sendEntering has it asked whether a pod may be tried. That waits until what was asked before of it is answered, by whomever: other is that, if there is one, and nothing is sent.
-func (is *placeStream) sendEntering(plugins []string, p Placement, object []byte, wake func()) (c, other *call) {
+// sendEntering has it asked about a pod that has no node yet. That waits until what was asked before of it is answered, by whomever: other is that, if there is one, and nothing is sent.
+func (is *placeStream) sendEntering(at step, plugins []string, p Placement, object []byte, queued *pluginv1.Queued, wake func()) (c, other *call) {
 	is.mu.Lock()
 	defer is.mu.Unlock()
-	if other = is.enters[p.UID]; other != nil {
+	about := newcomer{at, p.UID}
+	if other = is.enters[about]; other != nil {
 		return nil, other
 	}
-	c = is.sendLocked(preEnqueue, plugins, p, object, wake)
+	c = newCall(at, plugins, p, object, wake)
+	c.request.Queued = queued
+	is.sendLocked(at, c)
 	if is.err == nil {
-		is.enters[p.UID] = c
+		is.enters[about] = c
 	}
 	return c, nil
 }
 
-// sendLocked is send; mu is held.
-func (is *placeStream) sendLocked(s step, plugins []string, p Placement, object []byte, wake func()) *call {
-	c := &call{
+func newCall(s step, plugins []string, p Placement, object []byte, wake func()) *call {
+	return &call{
 		request: &pluginv1.PlaceRequest{
 			Placement: &pluginv1.Placement{Uid: p.UID, Namespace: p.Namespace, Name: p.Name, SchedulerName: p.SchedulerName, Node: p.Node, Object: object},
 			Step:      pluginv1.Step(s) + 1, Plugins: plugins,
 		},
 		began: time.Now(), first: make(chan struct{}), last: make(chan struct{}), wake: wake,
 	}
+}
+
+// sendLocked has a call sent; mu is held.
+func (is *placeStream) sendLocked(s step, c *call) {
 	if is.err != nil {
 		c.end(is.err)
-		return c
+		return
 	}
 	is.last++
 	c.request.Id = is.last
 	is.calls[c.request.GetId()] = c
-	if _, ok := is.placed[p.UID]; s != preEnqueue && (ok || s == reserve) {
-		is.placed[p.UID]++
+	uid := c.request.GetPlacement().GetUid()
+	if _, ok := is.placed[uid]; !s.ofQueue() && (ok || s == reserve) {
+		is.placed[uid]++
 	}
 	if s == bind {
-		is.binding[p.UID] = c
+		is.binding[uid] = c
 	}
 	is.outbox = append(is.outbox, c.request)
 	select {
 	case is.more <- struct{}{}:
 	default:
 	}
-	return c
 }
 
 // end says what has become of a call.
@@ -300,7 +317,7 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 		return fmt.Errorf("a response with id %d, to which there is no request", response.GetId())
 	}
 	is.proven = true
-	err := c.says(response)
+	err := is.says(c, response)
 	if err != nil && !errors.As(err, new(Rejection)) && !errors.As(err, new(errStep)) {
 		return fmt.Errorf("its answer makes no sense: %w", err)
 	}
@@ -310,10 +327,10 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 		return nil
 	}
 	delete(is.calls, response.GetId())
-	c.skipped = response.GetSkipped()
+	c.skipped, c.key = response.GetSkipped(), SortKey{is.sorts | uint64(response.GetSortOrder()), response.GetSortKey()}
 	uid, told := c.request.GetPlacement().GetUid(), c.request.GetStep()
-	if told == pluginv1.Step_STEP_PRE_ENQUEUE {
-		delete(is.enters, uid)
+	if at := step(told - 1); at.ofQueue() {
+		delete(is.enters, newcomer{at, uid})
 	} else if n, ok := is.placed[uid]; ok {
 		is.placed[uid] = n - 1
 		if told == pluginv1.Step_STEP_RESERVE {
@@ -337,7 +354,7 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 }
 
 // says returns what a response says has become of a call, or what is wrong with it.
-func (c *call) says(response *pluginv1.PlaceResponse) error {
+func (is *placeStream) says(c *call, response *pluginv1.PlaceResponse) error {
 	waits, rejection := response.GetWaitsMilliseconds(), response.GetRejection()
 	switch {
 	case waits < 0:
@@ -346,6 +363,12 @@ func (c *call) says(response *pluginv1.PlaceResponse) error {
 		return fmt.Errorf("waits_milliseconds: only a permit waits")
 	case waits > 0 && (c.waits > 0 || rejection != nil || response.GetError() != ""):
 		return fmt.Errorf("waits_milliseconds: it has said more of that permit")
+	case (response.GetSortKey() != 0 || response.GetSortOrder() != 0) && c.request.GetStep() != pluginv1.Step_STEP_QUEUE_SORT:
+		return errors.New("sort_key, sort_order: nothing is sorted")
+	case response.GetSortOrder() < 0 || response.GetSortOrder() > math.MaxInt32 || is.sorts == oneOrder && response.GetSortOrder() != 0:
+		return fmt.Errorf("sort_order: %d: want 0, or, of plugins that are compiled in, %d at most", response.GetSortOrder(), math.MaxInt32)
+	case rejection != nil && c.request.GetStep() == pluginv1.Step_STEP_QUEUE_SORT:
+		return errors.New("rejection: who sorts rejects nothing")
 	case response.GetSkipped() && (c.request.GetStep() != pluginv1.Step_STEP_BIND || rejection != nil || response.GetError() != ""):
 		return errors.New("skipped: only a bind is, that is neither rejected nor has failed")
 	case response.GetError() != "":

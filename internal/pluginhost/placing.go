@@ -23,11 +23,15 @@ const (
 	postBind
 	bind
 	preEnqueue
+	queueSort
 	steps
 )
 
+// ofQueue reports whether a step is about a pod that has no node yet, and of no placement.
+func (s step) ofQueue() bool { return s == preEnqueue || s == queueSort }
+
 func (s step) String() string {
-	return [steps]string{"reserve", "unreserve", "permit", "pre_bind", "post_bind", "bind", "pre_enqueue"}[s]
+	return [steps]string{"reserve", "unreserve", "permit", "pre_bind", "post_bind", "bind", "pre_enqueue", "queue_sort"}[s]
 }
 
 // ErrPodGone is what a [PodOf] returns of a pod that is not there any more.
@@ -73,7 +77,7 @@ func (u *use) reserves() bool {
 
 func (u *use) places() bool {
 	for at, plugins := range u.steps {
-		if len(plugins) > 0 && step(at) != preEnqueue {
+		if len(plugins) > 0 && !step(at).ofQueue() {
 			return true
 		}
 	}

@@ -42,7 +42,7 @@ type stepper struct {
 
 func (s *stepper) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
 	out := &pluginv1.DescribeResponse{Activates: s.tells, Plugins: []*pluginv1.PluginDescription{{
-		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, PreEnqueues: true, Depends: &pluginv1.Dependencies{Objects: s.objects},
+		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, PreEnqueues: true, QueueSorts: cmp.Or(s.name, "P") != "Other", Depends: &pluginv1.Dependencies{Objects: s.objects},
 	}}}
 	for _, name := range s.others {
 		out.Plugins = append(out.Plugins, &pluginv1.PluginDescription{Name: name, PreEnqueues: true})

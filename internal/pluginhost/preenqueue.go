@@ -9,13 +9,27 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 )
 
 // Entering is a pod that is about to wait for its turn.
 type Entering struct {
 	UID, Namespace, Name string
 	Pod                  PodOf
+	// OnlySorts: it is in, and only where it belongs in the queue is asked.
+	OnlySorts bool
+	// Queued is how it waits, for who sorts.
+	Queued *pluginv1.Queued
 }
+
+// SortKey is where a pod belongs in the queue. Keys of the same order can be compared, and a higher order is newer.
+type SortKey struct {
+	Order uint64
+	Key   int64
+}
+
+// oneOrder is the order of keys that can be compared whoever has said them.
+const oneOrder = 1
 
 // Entrance says whether a pod may be tried.
 type Entrance struct {
@@ -23,33 +37,35 @@ type Entrance struct {
 	Err error
 	// Told: the service of the plugin that keeps it out says when it is to be asked again.
 	Told bool
+	// Key is where it belongs in the queue if it may, and a plugin sorts that.
+	Key SortKey
 }
 
-// PreEnqueue asks services which pods of a scheduler name may be tried, in the order of the profile: kube-scheduler's PreEnqueue. The first plugin that is against a pod is the last that is asked about it.
+// PreEnqueue asks services which pods of a scheduler name may be tried, in the order of the profile, and then where those belong that may: kube-scheduler's PreEnqueue and QueueSort. The first plugin that is against a pod is the last that is asked about it.
 // There is an answer for each pod, in order.
 func (h *Host) PreEnqueue(ctx context.Context, epoch cluster.Epoch, schedulerName string, pods []Entering) []Entrance {
 	out := make([]Entrance, len(pods))
-	left := make([]int, len(pods))
-	for i := range pods {
-		left[i] = i
-	}
-	for _, u := range h.inOrder(schedulerName, preEnqueue) {
-		if len(left) == 0 {
-			break
-		}
-		s := h.services[u.service]
-		of := make([]Entering, len(left))
-		for k, i := range left {
-			of[k] = pods[i]
-		}
-		said := s.preEnqueue(ctx, epoch, schedulerName, u, of)
-		in := left[:0]
-		for k, i := range left {
-			if out[i] = said[k]; out[i].Err == nil {
-				in = append(in, i)
+	ask := func(u *use, at step, of func(i int) bool) {
+		var asked []int
+		var about []Entering
+		for i := range pods {
+			if out[i].Err == nil && of(i) {
+				asked, about = append(asked, i), append(about, pods[i])
 			}
 		}
-		left = in
+		if len(asked) == 0 {
+			return
+		}
+		said := h.services[u.service].enter(ctx, epoch, schedulerName, u, at, about)
+		for k, i := range asked {
+			out[i] = said[k]
+		}
+	}
+	for _, u := range h.inOrder(schedulerName, preEnqueue) {
+		ask(u, preEnqueue, func(i int) bool { return !pods[i].OnlySorts })
+	}
+	for _, u := range h.inOrder(h.sorter, queueSort) { // one at most
+		ask(u, queueSort, func(int) bool { return true })
 	}
 	return out
 }
@@ -61,9 +77,12 @@ const (
 	enteringHangs = time.Minute
 )
 
-// preEnqueue asks a service about pods. It is asked about those of one call at a time: they wait for each other there, and a service that answers one after the other has its time for each.
-func (s *service) preEnqueue(ctx context.Context, epoch cluster.Epoch, schedulerName string, u *use, pods []Entering) []Entrance {
+// enter asks a service about pods that have no node yet. It is asked about those of one call at a time: they wait for each other there, and a service that answers one after the other has its time for each.
+func (s *service) enter(ctx context.Context, epoch cluster.Epoch, schedulerName string, u *use, at step, pods []Entering) []Entrance {
 	out := make([]Entrance, len(pods))
+	for i := range out {
+		out[i].Key.Order = oneOrder // of who is passed over
+	}
 	all := func(err error) []Entrance {
 		for i := range out {
 			out[i].Err = s.excused(ctx, err, nil)
@@ -90,7 +109,11 @@ func (s *service) preEnqueue(ctx context.Context, epoch cluster.Epoch, scheduler
 	defer answers.end()
 	for i, p := range pods {
 		if out[i].Err == nil {
-			calls[i], out[i].Err = s.sendEntering(within, is, answers, u.steps[preEnqueue], objects[i], Placement{UID: p.UID, Namespace: p.Namespace, Name: p.Name, SchedulerName: schedulerName})
+			var queued *pluginv1.Queued
+			if at == queueSort {
+				queued = p.Queued
+			}
+			calls[i], out[i].Err = s.sendEntering(within, is, answers, at, u.steps[at], objects[i], queued, Placement{UID: p.UID, Namespace: p.Namespace, Name: p.Name, SchedulerName: schedulerName})
 			out[i].Err = s.excused(ctx, out[i].Err, nil)
 		}
 	}
@@ -110,20 +133,22 @@ func (s *service) preEnqueue(ctx context.Context, epoch cluster.Epoch, scheduler
 		err := late
 		select {
 		case <-c.last:
-			err = c.err
+			if err = c.err; err == nil && at == queueSort {
+				out[i].Key = c.key
+			}
 		default:
 		}
-		s.metrics.observe(preEnqueue.String(), time.Since(c.began), err)
-		out[i].Err = s.excused(ctx, err, u.steps[preEnqueue])
+		s.metrics.observe(at.String(), time.Since(c.began), err)
+		out[i].Err = s.excused(ctx, err, u.steps[at])
 		out[i].Told = errors.As(out[i].Err, new(Rejection)) && s.placing.tells()
 	}
 	return out
 }
 
 // sendEntering has a service asked about a pod, once what was asked before of it, for somebody who has gone, is answered: that may be of before what this is asked for. Nil, with an error: it is not.
-func (s *service) sendEntering(ctx context.Context, is *placeStream, answers *answers, plugins []string, object []byte, p Placement) (*call, error) {
+func (s *service) sendEntering(ctx context.Context, is *placeStream, answers *answers, at step, plugins []string, object []byte, queued *pluginv1.Queued, p Placement) (*call, error) {
 	for {
-		c, other := is.sendEntering(plugins, p, object, answers.wake)
+		c, other := is.sendEntering(at, plugins, p, object, queued, answers.wake)
 		if c != nil {
 			return c, nil
 		}

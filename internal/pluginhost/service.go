@@ -268,6 +268,7 @@ func (s *service) check(d *pluginv1.DescribeResponse) (map[string]*pluginv1.Plug
 			{"act behind a bind", u.steps[postBind], (*pluginv1.PluginDescription).GetPostBinds},
 			{"bind", u.steps[bind], (*pluginv1.PluginDescription).GetBinds},
 			{"say which pods may be tried", u.steps[preEnqueue], (*pluginv1.PluginDescription).GetPreEnqueues},
+			{"sort the queue", u.steps[queueSort], (*pluginv1.PluginDescription).GetQueueSorts},
 		} {
 			for _, name := range point.names {
 				used[name] = plugins[name]

@@ -38,8 +38,18 @@ type placing struct {
 	often   bool          // a good stream has ended by itself
 	goodEnd time.Duration // by clock, when one has last
 
+	streams   uint32        // as many have been begun
 	begun     cluster.Epoch // in which the last one was
 	activates bool          // the service says which pods are worth trying
+}
+
+// sortOrder returns the order of keys of a stream that is about to begin, which has those of one that begins none: what services say counts wherever they say it. Only who begins a stream calls it.
+func (p *placing) sortOrder(follows bool) uint64 {
+	if !follows {
+		return oneOrder
+	}
+	p.streams++
+	return uint64(p.streams) << 32
 }
 
 // PodOf reads a pod, for services that are sent it.
@@ -237,8 +247,8 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		return nil, fmt.Errorf("begin to place: %w", short(err))
 	}
 	is = &placeStream{
-		epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), binding: make(map[string]*call), enters: make(map[string]*call), last: 1,
-		activates: s.activated.add, ended: func() { signal(s.placing.ended) },
+		epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), binding: make(map[string]*call), enters: make(map[newcomer]*call), last: 1,
+		sorts: s.placing.sortOrder(s.Follows), activates: s.activated.add, ended: func() { signal(s.placing.ended) },
 	}
 	for _, p := range plugins {
 		is.objects = is.objects || p.GetDepends().GetObjects() || p.GetDepends().GetPod()

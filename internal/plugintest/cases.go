@@ -33,6 +33,7 @@ const (
 	compared               // answers with others: plugins whose answers depend on what Berth does not know of are left out
 	steps                  // of placements
 	gates                  // whether pods may be tried
+	sorts                  // where they belong in the queue
 )
 
 // cases are all but Describe, in the order in which they are tried: the plainest first.
@@ -51,6 +52,7 @@ var cases = []testCase{
 	{"a stream that breaks off leaves nothing to the next one", compared, (*suite).broken},
 	{"several streams at a time know nothing of each other", compared, (*suite).streams},
 	{"whether a pod may be tried is answered by its id, and a rejection is of a plugin that was asked", gates, (*suite).entering},
+	{"where a pod belongs in the queue is answered by its id, and is of no order", sorts, (*suite).sorted},
 	{"each step of a placement is answered by its id, and a rejection is of a plugin that was asked", steps, (*suite).eachStep},
 	{"what takes a placement back ends what is under way for it, which is answered first", steps, (*suite).takenBack},
 	{"steps of a placement do not wait for those of others", steps, (*suite).apart},

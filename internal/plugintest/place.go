@@ -24,6 +24,7 @@ const (
 	postBind  = pluginv1.Step_STEP_POST_BIND
 
 	preEnqueue = pluginv1.Step_STEP_PRE_ENQUEUE
+	queueSort  = pluginv1.Step_STEP_QUEUE_SORT
 
 	maxWait = 900_000 // milliseconds, of a permit
 	// atOnce are as many placements as are under way at a time: more than a server has threads, so that it shows whether one that waits holds one.
@@ -40,7 +41,7 @@ type takers map[pluginv1.Step][]string
 // note notes which steps a plugin takes.
 func (t takers) note(p *pluginv1.PluginDescription) (any bool) {
 	for step, takes := range map[pluginv1.Step]bool{
-		reserve: p.GetReserves(), unreserve: p.GetReserves(), permit: p.GetPermits(), preBind: p.GetPreBinds(), postBind: p.GetPostBinds(), preEnqueue: p.GetPreEnqueues(),
+		reserve: p.GetReserves(), unreserve: p.GetReserves(), permit: p.GetPermits(), preBind: p.GetPreBinds(), postBind: p.GetPostBinds(), preEnqueue: p.GetPreEnqueues(), queueSort: p.GetQueueSorts(),
 	} {
 		switch {
 		case !takes:
@@ -57,7 +58,7 @@ func (t takers) note(p *pluginv1.PluginDescription) (any bool) {
 // places reports whether there is a step of placements, and not only of pods that come.
 func (t takers) places() bool {
 	for step := range t {
-		if step != preEnqueue {
+		if step != preEnqueue && step != queueSort {
 			return true
 		}
 	}
@@ -130,6 +131,13 @@ func (c *placing) step(step pluginv1.Step, of *pluginv1.Placement) (int64, error
 		told.Object, told.Node = of.GetObject(), ""
 	}
 	return c.send(&pluginv1.PlaceRequest{Placement: told, Step: step, Plugins: c.suite.steps[step]})
+}
+
+// sort asks a plugin where a pod belongs in the queue, which has come as so manyth.
+func (c *placing) sort(plugin string, of *pluginv1.Placement, arrival int) (int64, error) {
+	told := &pluginv1.Placement{Uid: of.GetUid(), Namespace: of.GetNamespace(), Name: of.GetName(), SchedulerName: of.GetSchedulerName(), Object: of.GetObject()}
+	queued := &pluginv1.Queued{SinceUnixNanos: c.suite.began.UnixNano(), Arrival: int64(arrival)}
+	return c.send(&pluginv1.PlaceRequest{Placement: told, Step: queueSort, Plugins: []string{plugin}, Queued: queued})
 }
 
 // receive takes in the next response, which may be to any request.
@@ -320,6 +328,54 @@ func (s *suite) entering(ctx context.Context) (string, error) {
 		notes = append(notes, fmt.Sprintf("%d of %d times %s", out[what], 2*len(all), what))
 	}
 	return strings.Join(notes[:min(len(notes), 3)], "; "), nil
+}
+
+// sorted asks each plugin that sorts where as many pods belong as may be under way of a profile, and about the same again.
+func (s *suite) sorted(ctx context.Context) (string, error) {
+	c, err := s.openPlacing(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	var notes []string
+	for _, plugin := range s.steps[queueSort] {
+		all := s.placements(atOnceEntering)
+		keys, differ, failed := make([]int64, len(all)), 0, 0
+		for round := range 2 {
+			ids := make([]int64, len(all))
+			for i, of := range all {
+				if ids[i], err = c.sort(plugin, of, i); err != nil {
+					return "", err
+				}
+			}
+			for i, id := range ids {
+				resp, err := c.await(id)
+				switch {
+				case err != nil:
+					return "", err
+				case resp.GetRejection() != nil:
+					return "", fmt.Errorf("%s rejects %s: who sorts rejects nothing", plugin, all[i].GetUid())
+				case resp.GetSortOrder() != 0:
+					return "", fmt.Errorf("%s gives %s a key of order %d: all keys can be compared, but of plugins that are compiled in", plugin, all[i].GetUid(), resp.GetSortOrder())
+				case !succeeded(resp):
+					failed++
+				case round > 0 && keys[i] != resp.GetSortKey():
+					differ++
+				}
+				keys[i] = resp.GetSortKey()
+			}
+		}
+		slices.Sort(keys)
+		note := fmt.Sprintf("%s: %d different keys of %d pods", plugin, len(slices.Compact(keys)), len(all))
+		if failed > 0 {
+			note += fmt.Sprintf("; %d of %d times failed", failed, 2*len(all))
+		}
+		if differ > 0 {
+			note += fmt.Sprintf("; %d of them others when asked again", differ)
+		}
+		notes = append(notes, note)
+	}
+	return strings.Join(notes, "; "), nil
 }
 
 // takenBack ends permits and pre-binds.

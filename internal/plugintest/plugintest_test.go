@@ -114,6 +114,17 @@ func gating() []plugin.Plugin {
 	}}}
 }
 
+// sorting are plugins that sort the queue, and nothing else: one by how many attempts there have been, one by how many questions.
+func sorting() []plugin.Plugin {
+	var asked atomic.Int64
+	return []plugin.Plugin{
+		{Name: "Sorts", SortKey: func(_ context.Context, p *plugin.Placement, q plugin.Queued) (int64, error) {
+			return int64(q.Attempts), nil
+		}},
+		{Name: "Turns", SortKey: func(context.Context, *plugin.Placement, plugin.Queued) (int64, error) { return asked.Add(1), nil }},
+	}
+}
+
 // full is a plugin that rejects all.
 func full() plugin.Plugin {
 	return plugin.Plugin{Name: "Full", Reserve: func(context.Context, *plugin.Placement) (*plugin.Rejection, error) {
@@ -181,11 +192,11 @@ func TestPluginsOfTheSDKAnswerAsTheyHaveTo(t *testing.T) {
 	for _, p := range all {
 		sets[p.Name] = []plugin.Plugin{p}
 	}
-	for _, p := range slices.Concat(stepping(), gating(), []plugin.Plugin{full()}) {
+	for _, p := range slices.Concat(stepping(), gating(), sorting(), []plugin.Plugin{full()}) {
 		sets[p.Name] = []plugin.Plugin{p}
 	}
 	sets["stepping"] = stepping()
-	sets["all"] = slices.Concat(sets["all"], stepping(), gating())
+	sets["all"] = slices.Concat(sets["all"], stepping(), gating(), sorting())
 	for name, plugins := range sets {
 		tried := cases
 		if name != "all" {
@@ -207,6 +218,14 @@ func TestPluginsOfTheSDKAnswerAsTheyHaveTo(t *testing.T) {
 		if gates := slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.PreEnqueue != nil }); strings.Contains(notes, "no plugin says which pods may be tried") == gates ||
 			strings.Contains(notes, "times rejected by Gates: not yet") != gates || strings.Contains(notes, "not taken: ") || strings.Contains(notes, "; pre-enqueue: Gates") != gates {
 			t.Errorf("%s: of pods that come:\n%s", name, notes)
+		}
+		for _, sorts := range []struct{ by, says string }{{"Sorts", "Sorts: 1 different keys of 64 pods"}, {"Turns", "Turns: 64 different keys of 64 pods; 64 of them others when asked again"}} {
+			if is := slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.Name == sorts.by }); strings.Contains(notes, sorts.says) != is {
+				t.Errorf("%s: of where pods belong:\n%s", name, notes)
+			}
+		}
+		if sorts := slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.SortKey != nil }); strings.Contains(notes, "no plugin sorts the queue") == sorts || strings.Contains(notes, "; queue sort: ") != sorts {
+			t.Errorf("%s: of where pods belong:\n%s", name, notes)
 		}
 		if got := strings.Count(notes, "not compared"); got != want || strings.Contains(notes, "shows little") {
 			t.Errorf("%s: %d cases were not compared, want %d:\n%s", name, got, want, notes)
@@ -486,7 +505,7 @@ func remember(m *memory, req *pluginv1.JudgeRequest) {
 }
 
 func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
-	client := serveHonest(t, slices.Concat(honest()[:5], stepping(), gating())...)
+	client := serveHonest(t, slices.Concat(honest()[:5], stepping(), gating(), sorting())...)
 	caseOf := func(part string) testCase {
 		t.Helper()
 		i := slices.IndexFunc(cases, func(c testCase) bool { return strings.Contains(c.want, part) })
@@ -498,7 +517,7 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 	const describes, responses, answers, verdicts = "Describe", "one response with its id", "one answer", "verdicts are none"
 	const refusals, scores, again, order = "refusals name", "scores are one", "asked again", "order of the question, and no others"
 	const nodeIDs, kindIDs, spec, pods = "forgotten node", "forgotten kind", "without spec", "pods come"
-	const enters = "whether a pod may be tried"
+	const enters, belongs = "whether a pod may be tried", "where a pod belongs"
 	const each, back, apart, unknown = "each step", "what takes a placement back", "do not wait for those of others", "never reserved"
 	const cutOff, placers = "a stream of placements that is cut", "several streams of placements"
 	const breaks, several, large, inTime = "breaks off", "several streams", "16 MiB", "in time"
@@ -660,6 +679,10 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 		{"whether a pod may be tried is said twice", enters, "another response behind the last one", lie{taken: func(_ *placeMemory, r *pluginv1.PlaceResponse) []*pluginv1.PlaceResponse {
 			return []*pluginv1.PlaceResponse{r, r}
 		}}},
+		{"where a pod belongs is in an order", belongs, "a key of order 1", says(queueSort, func(_ *placeMemory, r *pluginv1.PlaceResponse) { r.SortOrder = 1 })},
+		{"who sorts rejects", belongs, "who sorts rejects nothing", says(queueSort, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
+			r.Rejection = &pluginv1.Rejection{Plugin: "Sorts", Reason: "no"}
+		})},
 		{"an id that nobody has", each, "no step has it", says(reserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) { r.Id = 1 })},
 		{"a rejection of nobody's", each, `by plugin "Nobody"`, says(reserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
 			r.Rejection = &pluginv1.Rejection{Plugin: "Nobody", Reason: "no"}

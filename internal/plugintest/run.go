@@ -49,7 +49,7 @@ func Run(ctx context.Context, cfg Config, tell func(Result)) bool { return try(c
 
 // try is Run with some of the cases.
 func try(ctx context.Context, cfg Config, cases []testCase, tell func(Result)) bool {
-	s := &suite{client: cfg.Client, timeout: cfg.Timeout, arguments: cfg.Arguments, sample: take(cfg.Objects), free: 1000, steps: make(takers)}
+	s := &suite{client: cfg.Client, timeout: cfg.Timeout, began: time.Now(), arguments: cfg.Arguments, sample: take(cfg.Objects), free: 1000, steps: make(takers)}
 	note, err := s.describe(ctx)
 	tell(Result{"Describe tells of plugins as they can be, and the same each time", note, err})
 	if err != nil {
@@ -64,7 +64,9 @@ func try(ctx context.Context, cfg Config, cases []testCase, tell func(Result)) b
 			r.Note = "not asked: no plugin takes steps"
 		case c.about == gates && len(s.steps[preEnqueue]) == 0:
 			r.Note = "not asked: no plugin says which pods may be tried"
-		case c.about != steps && c.about != gates && len(s.all.filters)+len(s.all.scores) == 0:
+		case c.about == sorts && len(s.steps[queueSort]) == 0:
+			r.Note = "not asked: no plugin sorts the queue"
+		case c.about != steps && c.about != gates && c.about != sorts && len(s.all.filters)+len(s.all.scores) == 0:
 			r.Note = "not asked: no plugin filters or scores"
 		case c.about == compared && len(s.steady.filters)+len(s.steady.scores) == 0:
 			r.Note = "not compared: all answers depend on what Berth does not know of"
@@ -81,6 +83,7 @@ func try(ctx context.Context, cfg Config, cases []testCase, tell func(Result)) b
 type suite struct {
 	client      pluginv1.PluginServiceClient
 	timeout     time.Duration
+	began       time.Time
 	arguments   map[string]string
 	sample      sample
 	requested   []map[string]int64 // of the sample's pods
@@ -126,6 +129,9 @@ func (s *suite) describe(ctx context.Context) (note string, err error) {
 	note = fmt.Sprintf("filters: %s; scores: %s", list(s.all.filters), list(s.all.scores))
 	if len(s.steps[preEnqueue]) > 0 {
 		note += fmt.Sprintf("; pre-enqueue: %s", list(s.steps[preEnqueue]))
+	}
+	if len(s.steps[queueSort]) > 0 {
+		note += fmt.Sprintf("; queue sort: %s", list(s.steps[queueSort]))
 	}
 	if s.steps.places() {
 		note += fmt.Sprintf("; reserve: %s; permit: %s; pre-bind: %s; post-bind: %s", list(s.steps[reserve]), list(s.steps[permit]), list(s.steps[preBind]), list(s.steps[postBind]))

@@ -39,7 +39,7 @@ const longestSocket = 100
 // uses reports whether a profile uses a plugin that is compiled in, at steps too.
 func (c *CompiledIn) uses(p *cluster.Profile, steps config.Steps) bool {
 	is := func(name string) bool { return slices.Contains(c.Names, name) }
-	return slices.ContainsFunc(slices.Concat(p.PreEnqueues, p.Filters, p.PostFilters), is) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return is(w.Name) }) ||
+	return is(p.QueueSort) || slices.ContainsFunc(slices.Concat(p.PreEnqueues, p.Filters, p.PostFilters), is) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return is(w.Name) }) ||
 		slices.ContainsFunc(slices.Concat(steps.Reserve, steps.Permit, steps.PreBind, steps.Bind, steps.PostBind), is)
 }
 

@@ -300,6 +300,7 @@ func profile(m *logv1.Profile) cluster.Profile {
 		PercentageOfNodesToScore: m.GetPercentageOfNodesToScore(),
 		PostFilters:              m.GetPostFilters(),
 		PreEnqueues:              m.GetPreEnqueues(),
+		QueueSort:                m.GetQueueSort(),
 		VolumeLimitScaling:       m.GetVolumeLimitScaling(),
 		RequireCSIDrivers:        m.GetRequireCsiDrivers(),
 		StorageShape:             each(m.GetStorageShape(), point),

@@ -314,6 +314,7 @@ func toProfile(p cluster.Profile) *logv1.Profile {
 		PercentageOfNodesToScore: p.PercentageOfNodesToScore,
 		PostFilters:              p.PostFilters,
 		PreEnqueues:              p.PreEnqueues,
+		QueueSort:                p.QueueSort,
 		VolumeLimitScaling:       p.VolumeLimitScaling,
 		RequireCsiDrivers:        p.RequireCSIDrivers,
 		StorageShape:             each(p.StorageShape, toPoint),

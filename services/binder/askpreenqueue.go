@@ -7,6 +7,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/extender"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -73,18 +74,25 @@ func (t *term) entering(req *binderv1.AskPreEnqueueRequest, out *binderv1.AskPre
 				names[name] = new(enteringPods)
 			}
 			of := names[name]
-			of.of = append(of.of, pluginhost.Entering{UID: row.UID, Namespace: row.Namespace, Name: row.Name, Pod: t.podNamed(row.UID, row.Namespace, row.Name)})
+			of.of = append(of.of, pluginhost.Entering{UID: row.UID, Namespace: row.Namespace, Name: row.Name, Pod: t.podNamed(row.UID, row.Namespace, row.Name), OnlySorts: p.GetOnlySorts(), Queued: queuedOf(p)})
 			of.at = append(of.at, i)
 		}
 	})
 	return names
 }
 
+// queuedOf returns how a pod waits.
+func queuedOf(p *binderv1.EnteringPod) *pluginv1.Queued {
+	return &pluginv1.Queued{
+		SinceUnixNanos: p.GetSinceUnixNanos(), FirstUnixNanos: p.GetFirstUnixNanos(), Arrival: p.GetArrival(), Attempts: p.GetAttempts(), Unschedulable: p.GetUnschedulable(), Errors: p.GetErrors(),
+	}
+}
+
 func toEntrance(said pluginhost.Entrance) *binderv1.Entrance {
 	var no pluginhost.Rejection
 	switch {
 	case said.Err == nil:
-		return &binderv1.Entrance{Result: binderv1.Entrance_RESULT_ENTERS}
+		return &binderv1.Entrance{Result: binderv1.Entrance_RESULT_ENTERS, SortKey: said.Key.Key, SortOrder: said.Key.Order}
 	case errors.As(said.Err, &no):
 		return &binderv1.Entrance{Result: binderv1.Entrance_RESULT_GATED, Plugin: no.Plugin, Message: no.Reason, Told: said.Told}
 	case errors.Is(said.Err, pluginhost.ErrPodGone):

@@ -183,3 +183,55 @@ func TestTheEndOfATermEndsQuestionsAboutPodsThatCome(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Who may be tried is sorted, by how it waits, which the binder is told; who is only to be sorted is not asked about before.
+func TestAPluginSaysWherePodsBelong(t *testing.T) {
+	src, g := newFakeSource(), newGate(t)
+	src.setNode(node("a", 4000))
+	for _, uid := range []string{"new", "kept", "in"} {
+		src.setPod(gated(pod(uid, 100)))
+	}
+	g.answers(func(step, pod string) *pluginv1.PlaceResponse {
+		switch {
+		case step == "pre_enqueue" && pod == "kept":
+			return rejects("not yet")
+		case step == "queue_sort":
+			return &pluginv1.PlaceResponse{SortKey: int64(len(pod))}
+		}
+		return nil
+	})
+	b := start(t, startEtcd(t), src, func(cfg *Config) {
+		withDoor(t, g)(cfg)
+		profiles := cfg.Settings.Profiles
+		for i := range profiles {
+			profiles[i].QueueSort = "Gate"
+		}
+		var err error
+		cfg.Plugins, err = pluginhost.New(pluginhost.Config{
+			Services: []pluginhost.Service{{Name: "s", Plugins: []pluginhost.Plugin{{Name: "Gate"}}, Conn: g.conn, Timeout: patience, PreBindTimeout: patience}}, Profiles: profiles, Log: testLog(t),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	b.active()
+	req := b.entering("new", "kept", "in")
+	in := req.GetPods()[2]
+	in.OnlySorts, in.Arrival, in.SinceUnixNanos, in.FirstUnixNanos, in.Attempts, in.Unschedulable, in.Errors = true, 1, 2, 3, 4, 5, 6
+	resp, err := b.AskPreEnqueue(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range resp.GetEntrances() {
+		got = append(got, fmt.Sprintf("%s %d/%d", entranceResult(e.GetResult()), e.GetSortOrder(), e.GetSortKey()))
+	}
+	if want := []string{"enters 1/3", "gated 0/0", "enters 1/2"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	g.wants(t, "new", "pre_enqueue new on ", "queue_sort new on ")
+	g.wants(t, "in", "queue_sort in on ")
+	if q := g.queued("in"); q.GetArrival() != 1 || q.GetSinceUnixNanos() != 2 || q.GetFirstUnixNanos() != 3 || q.GetAttempts() != 4 || q.GetUnschedulable() != 5 || q.GetErrors() != 6 {
+		t.Errorf("the service was told %v", q)
+	}
+}

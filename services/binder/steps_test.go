@@ -39,6 +39,7 @@ type gate struct {
 	answer func(step, pod string) *pluginv1.PlaceResponse
 	tries  []string                                 // pods that are to be activated, told with the next answer
 	open   map[string]func(*pluginv1.PlaceResponse) // what a step is answered with later, by "permit p"
+	waits  map[string]*pluginv1.Queued              // how pods wait that it was to sort, by their names
 	cut    chan struct{}                            // closed: the streams end
 	count  int                                      // of streams
 }
@@ -47,7 +48,7 @@ type gate struct {
 var later = &pluginv1.PlaceResponse{Id: -1}
 
 func newGate(t testing.TB) *gate {
-	g := &gate{open: make(map[string]func(*pluginv1.PlaceResponse)), cut: make(chan struct{})}
+	g := &gate{open: make(map[string]func(*pluginv1.PlaceResponse)), waits: make(map[string]*pluginv1.Queued), cut: make(chan struct{})}
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
 	pluginv1.RegisterPluginServiceServer(server, g)
@@ -66,7 +67,7 @@ func newGate(t testing.TB) *gate {
 }
 
 func (g *gate) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
-	return &pluginv1.DescribeResponse{Activates: g.tells, Plugins: []*pluginv1.PluginDescription{{Name: "Gate", Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, PreEnqueues: true}}}, nil
+	return &pluginv1.DescribeResponse{Activates: g.tells, Plugins: []*pluginv1.PluginDescription{{Name: "Gate", Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, PreEnqueues: true, QueueSorts: true}}}, nil
 }
 
 func (g *gate) Place(stream pluginv1.PluginService_PlaceServer) error {
@@ -119,6 +120,9 @@ func (g *gate) Place(stream pluginv1.PluginService_PlaceServer) error {
 			pod := r.GetPlacement().GetName()
 			g.mu.Lock()
 			g.heard = append(g.heard, fmt.Sprintf("%s %s on %s", step, pod, r.GetPlacement().GetNode()))
+			if r.GetQueued() != nil {
+				g.waits[pod] = r.GetQueued()
+			}
 			answer := g.answer
 			response := &pluginv1.PlaceResponse{}
 			if answer != nil {
@@ -149,6 +153,13 @@ func (g *gate) Place(stream pluginv1.PluginService_PlaceServer) error {
 			}
 		}
 	}
+}
+
+// queued returns how a pod waits, as the service was told when it was to sort it.
+func (g *gate) queued(pod string) *pluginv1.Queued {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.waits[pod]
 }
 
 // answers sets what steps are answered; nil is success.

@@ -83,7 +83,13 @@ func (k *doorkeeper) await(ctx context.Context, next time.Time, busy map[string]
 func (k *doorkeeper) ask(ctx context.Context, pods []pending.Entering) {
 	request := &binderv1.AskPreEnqueueRequest{Shard: k.d.sh.number, ShardRevision: k.d.sh.revision}
 	for _, p := range pods {
-		request.Pods = append(request.Pods, &binderv1.EnteringPod{Id: int32(p.ID), Uid: p.UID})
+		pod := &binderv1.EnteringPod{
+			Id: int32(p.ID), Uid: p.UID, OnlySorts: p.OnlySorts, SinceUnixNanos: p.Since.UnixNano(), Arrival: p.Arrival, Attempts: p.Attempts, Unschedulable: int32(p.Unschedulable), Errors: int32(p.Errors),
+		}
+		if !p.First.IsZero() {
+			pod.FirstUnixNanos = p.First.UnixNano()
+		}
+		request.Pods = append(request.Pods, pod)
 	}
 	k.d.sh.peek(func(q *pending.Queue) { request.Version = wire.ToVersion(q.Version()) })
 	began := time.Now()
@@ -117,7 +123,7 @@ func (k *doorkeeper) ask(ctx context.Context, pods []pending.Entering) {
 			measured := statusUnschedulable
 			switch e := response.GetEntrances()[i]; e.GetResult() {
 			case binderv1.Entrance_RESULT_ENTERS:
-				q.Admit(now, p)
+				q.Admit(now, p, pending.SortKey{Order: e.GetSortOrder(), Key: e.GetSortKey()})
 				measured = statusSuccess
 			case binderv1.Entrance_RESULT_GATED:
 				q.Keep(now, p, e.GetPlugin(), e.GetMessage(), e.GetTold())
@@ -127,6 +133,9 @@ func (k *doorkeeper) ask(ctx context.Context, pods []pending.Entering) {
 			default:
 				q.Unanswered(now, p, e.GetMessage())
 				measured = statusError
+			}
+			if p.OnlySorts {
+				continue
 			}
 			k.d.s.metrics.points.WithLabelValues(pointPreEnqueue, measured, p.Profile).Observe(took.Seconds())
 		}

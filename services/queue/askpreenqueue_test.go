@@ -222,3 +222,48 @@ func TestAnotherMemberAsksAnew(t *testing.T) {
 		t.Errorf("asked about %v", got)
 	}
 }
+
+// A plugin that sorts is told how pods wait, and they go in the order of its keys. With an answer of an order that is over, a pod is asked about again, and then only where it belongs.
+func TestPodsGoInTheOrderThatAPluginHasThemIn(t *testing.T) {
+	w := roomy(t)
+	d := w.guard()
+	p := engine.DefaultProfile("default-scheduler")
+	p.QueueSort = "Turns"
+	w.ledger.apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: 1, Profiles: []cluster.Profile{p}}})
+	enters := func(order uint64, key int64) *binderv1.Entrance {
+		return &binderv1.Entrance{Result: binderv1.Entrance_RESULT_ENTERS, SortOrder: order, SortKey: key}
+	}
+	d.out = map[string]*binderv1.Entrance{"late": enters(7, 3), "soon": enters(7, -2), "later": enters(7, 9), "over": enters(6, 0)}
+	answers := w.binder.letting
+	told := make(map[string][]*binderv1.EnteringPod)
+	w.binder.letting = func(ctx context.Context, names []string, request *binderv1.AskPreEnqueueRequest) (*binderv1.AskPreEnqueueResponse, error) {
+		response, err := answers(ctx, names, request)
+		d.set(func() {
+			for i, name := range names {
+				told[name] = append(told[name], request.GetPods()[i])
+			}
+			if d.out["later"] != nil && len(names) > 1 { // the next time, it is of this order
+				d.out["over"] = enters(7, 1)
+			}
+		})
+		return response, err
+	}
+	for _, name := range []string{"later", "late", "soon", "over"} {
+		w.ledger.pod(name, 100, nil)
+	}
+	w.queueMember("q1")
+	w.untilPlaced("later", "late", "soon", "over")
+	order := slices.DeleteFunc(w.binder.order(), func(name string) bool { return name == "over" })
+	if want := []string{"soon", "late", "later"}; !slices.Equal(order, want) {
+		t.Errorf("placed %v, want %v", order, want)
+	}
+	d.set(func() {
+		over := told["over"]
+		if len(over) != 2 || over[0].GetOnlySorts() || !over[1].GetOnlySorts() {
+			t.Errorf("over was asked about as %v", over)
+		}
+		if len(told["soon"]) != 1 || told["soon"][0].GetArrival() <= told["late"][0].GetArrival() || told["soon"][0].GetSinceUnixNanos() == 0 || told["soon"][0].GetFirstUnixNanos() != 0 {
+			t.Errorf("soon was asked about as %v, and late as %v", told["soon"], told["late"])
+		}
+	})
+}

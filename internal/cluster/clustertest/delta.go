@@ -368,6 +368,9 @@ func settings(intn Intn) cluster.Delta {
 	if intn.one(3) {
 		profile.PreEnqueues = some(intn, 2, []string{"Doorman", "Quota"})
 	}
+	if intn.one(3) {
+		profile.QueueSort = "Deadline"
+	}
 	settings := cluster.Settings{Shards: int32(1 + intn(4)), Seed: uint64(intn(100)), Profiles: []cluster.Profile{profile}, PreemptionSeesVolumes: intn.one(3)}
 	if intn.one(3) {
 		settings = settings.Yielding([]string{profile.SchedulerName}, pick(intn, []string{"a", "b"}))

@@ -15,6 +15,7 @@ import (
 // entrance is how a pod stands with these plugins.
 type entrance struct {
 	profile string
+	sorts   bool // a plugin of others sorts
 	door    door
 	number  int64     // of the question that is under way, or was last; 0: there has been none
 	round   int64     // Queue.round when it was asked about last
@@ -24,6 +25,8 @@ type entrance struct {
 	due     time.Time // when it is asked again in any case
 	event   string    // by which it has come
 	direct  bool      // it is active as soon as it is in, whatever is left of its backoff
+	in      bool      // it was in: it is asked only where it belongs
+	moves   bool      // it has changed since that is asked, and so may where it belongs
 	counted bool      // an observer has heard that it came
 	plugin  string    // that keeps it out, "" if nobody has said
 	reason  string    // why it is out
@@ -52,15 +55,29 @@ type Entering struct {
 	ID      cluster.PodID
 	UID     string
 	Profile string // its scheduler name
-	number  int64
+	// OnlySorts: it is in already, and only asked is where it belongs in the queue.
+	OnlySorts bool
+	// Since is since when it waits: it was made then, or its last attempt ended; First is when it was first let in, zero if it has not been, and Arrival in which order pods came of the same time.
+	Since, First time.Time
+	Arrival      int64
+	// Attempts are how many there have been, Unschedulable how many of them found no node, and Errors how many of the last have failed.
+	Attempts              int32
+	Unschedulable, Errors int
+	number                int64
 }
 
-// entranceOf returns what a pod that is new has to do with plugins at PreEnqueue, nil if its profile has none.
+// entranceOf returns what a pod that is new has to do with plugins at PreEnqueue, and with one that sorts, nil if its profile has none.
 func entranceOf(st *cluster.State, class cluster.ClassID) *entrance {
-	if profile := st.Profile(st.Class(class).Spec.SchedulerName); profile != nil && len(profile.PreEnqueues) > 0 {
-		return &entrance{profile: profile.SchedulerName}
+	profile := st.Profile(st.Class(class).Spec.SchedulerName)
+	if profile == nil || len(profile.PreEnqueues) == 0 && profile.QueueSort == "" {
+		return nil
 	}
-	return nil
+	return &entrance{profile: profile.SchedulerName, sorts: profile.QueueSort != ""}
+}
+
+// anew returns how a pod stands of which nothing has been asked yet.
+func (is *entrance) anew() entrance {
+	return entrance{profile: is.profile, sorts: is.sorts, number: is.number}
 }
 
 // shut reports whether a pod is not in.
@@ -76,7 +93,8 @@ func (q *Queue) doors(e *entry, fn func(*entrance)) {
 // enter has a pod asked about that comes to wait for its turn because of an event.
 func (q *Queue) enter(now time.Time, e *entry, event string, direct bool) {
 	q.doors(e, func(is *entrance) {
-		*is = entrance{profile: is.profile, number: is.number, door: doorUnasked, event: event, direct: direct}
+		*is = is.anew()
+		is.door, is.event, is.direct = doorUnasked, event, direct
 	})
 	if e.place != Gated {
 		q.move(now, e, Gated, "") // nobody has kept it out yet
@@ -127,7 +145,7 @@ func (q *Queue) recallSome(now time.Time) {
 
 // Unasked reports whether there is somebody to be asked about.
 func (q *Queue) Unasked() bool {
-	if q.recalled.Len() > 0 {
+	if q.recalled.Len() > 0 || q.anyUnsorted() {
 		return true
 	}
 	for _, of := range q.entering {
@@ -140,7 +158,7 @@ func (q *Queue) Unasked() bool {
 
 // NextEntering returns when pods are to be asked about again though nothing has happened. False: none is.
 func (q *Queue) NextEntering() (at time.Time, ok bool) {
-	if q.recalled.Len() > 0 {
+	if q.recalled.Len() > 0 || q.anyUnsorted() {
 		return time.Unix(0, 0), true // long ago
 	}
 	if e := q.closed.head(); e != nil {
@@ -152,12 +170,18 @@ func (q *Queue) NextEntering() (at time.Time, ok bool) {
 // Entering returns up to so many pods to ask about, those that have never been in queue order, and before others: of a profile that is not busy. Nil: there are none.
 func (q *Queue) Entering(now time.Time, most int, busy map[string]bool) (out []Entering) {
 	q.recallSome(now)
+	q.sortSome(now)
 	for _, profile := range slices.Sorted(maps.Keys(q.entering)) {
 		for of := q.entering[profile]; !busy[profile] && len(out) < most && of.Len() > 0; {
 			e := of.head()
 			q.questions++
-			q.doors(e, func(is *entrance) { is.door, is.number, is.round, is.again = doorAsked, q.questions, q.round, false })
-			out = append(out, Entering{e.id, e.pod.UID, profile, q.questions})
+			q.doors(e, func(is *entrance) {
+				is.door, is.number, is.round, is.again, is.moves = doorAsked, q.questions, q.round, false, false
+			})
+			out = append(out, Entering{
+				ID: e.id, UID: e.pod.UID, Profile: profile, OnlySorts: e.entrance.in, Since: e.entered, First: e.first, Arrival: e.arrival,
+				Attempts: e.attempts, Unschedulable: e.failures, Errors: e.errors, number: q.questions,
+			})
 		}
 		if len(out) > 0 {
 			break
@@ -175,14 +199,18 @@ func (q *Queue) isAsked(x Entering) *entry {
 	return e
 }
 
-// Admit lets a pod in.
-func (q *Queue) Admit(now time.Time, x Entering) {
+// Admit lets a pod in. Where a plugin of others sorts, at is where it belongs: if that is of an order that is not the newest any more, the pod is asked about again.
+func (q *Queue) Admit(now time.Time, x Entering, at SortKey) {
 	e := q.isAsked(x)
 	if e == nil {
 		return
 	}
+	if e.entrance.sorts && (!q.sort(e, at) || e.entrance.moves) {
+		q.doors(e, func(is *entrance) { is.door, is.in = doorUnasked, true })
+		return
+	}
 	event, direct := e.entrance.event, e.entrance.direct
-	q.doors(e, func(is *entrance) { *is = entrance{profile: is.profile, number: is.number} })
+	q.doors(e, func(is *entrance) { *is = is.anew() })
 	if direct && !e.gated() {
 		q.move(now, e, Active, event)
 		return

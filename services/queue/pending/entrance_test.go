@@ -77,14 +77,14 @@ func TestAPodIsTriedWhenItIsIn(t *testing.T) {
 		t.Fatalf("before anybody has been asked it is %v", got)
 	}
 	x := asks(t, q, now)
-	if want := (Entering{0, "u", testScheduler, x.number}); x != want {
+	if want := (Entering{UID: "u", Profile: testScheduler, Since: x.Since, Arrival: 1, number: x.number}); x != want {
 		t.Errorf("asks about %+v, want %+v", x, want)
 	}
 	asksNobody(t, q, now)
 	if got := heard.take(); got != nil {
 		t.Errorf("an observer has heard %q of a pod of which nobody has said anything", got)
 	}
-	q.Admit(now, x)
+	q.Admit(now, x, SortKey{})
 	if got := heard.take(); !slices.Equal(got, []string{"active " + podAdd}) {
 		t.Errorf("an observer has heard %q", got)
 	}
@@ -96,7 +96,7 @@ func TestAPodIsTriedWhenItIsIn(t *testing.T) {
 	if got := place(t, q); got != Gated {
 		t.Fatalf("after an error it is %v", got)
 	}
-	q.Admit(now, asks(t, q, now))
+	q.Admit(now, asks(t, q, now), SortKey{})
 	if got := place(t, q); got != Backoff {
 		t.Fatalf("in after an error, it is %v", got)
 	}
@@ -107,14 +107,14 @@ func TestAPodIsTriedWhenItIsIn(t *testing.T) {
 	asksNobody(t, q, now)
 	apply(t, q, st, now, cluster.PodActivated{ID: 0, AfterBackoff: true})
 	x = asks(t, q, now)
-	if q.Admit(now, x); place(t, q) != Backoff {
+	if q.Admit(now, x, SortKey{}); place(t, q) != Backoff {
 		t.Fatalf("woken, and in, it is %v", place(t, q))
 	}
 	now = now.Add(10 * time.Second)
 	a = pop(t, q, now)
 	q.Reject(now, st, a, refused(st))
 	apply(t, q, st, now, cluster.PodActivated{ID: 0})
-	q.Admit(now, asks(t, q, now))
+	q.Admit(now, asks(t, q, now), SortKey{})
 	if got := place(t, q); got != Active {
 		t.Errorf("activated, and in, it is %v", got)
 	}
@@ -162,7 +162,7 @@ func TestAPodThatIsKeptOutComesBackWhenItsPluginSaysSo(t *testing.T) {
 			if at, ok := q.NextEntering(); !ok || !at.Equal(now.Add(longestUnschedulable)) {
 				t.Errorf("it is asked about again at %v, %v", at, ok)
 			}
-			q.Admit(now, asks(t, q, now.Add(longestUnschedulable)))
+			q.Admit(now, asks(t, q, now.Add(longestUnschedulable)), SortKey{})
 			if got := pop(t, q, now); got.Number != 1 {
 				t.Errorf("attempt %d: to be kept out is none", got.Number)
 			}
@@ -204,7 +204,7 @@ func TestAPodIsAskedAboutAgainWhenNobodySaysWhen(t *testing.T) {
 			if diff := gocmp.Diff(tt.want, pauses); diff != "" || message(t, q) != tt.says {
 				t.Errorf("it says %q, and pauses are (-want +got):\n%s", message(t, q), diff)
 			}
-			q.Admit(now, asks(t, q, now))
+			q.Admit(now, asks(t, q, now), SortKey{})
 			a := pop(t, q, now)
 			q.Fail(now, a, "broken")
 			tt.keep(q, now, asks(t, q, now))
@@ -238,7 +238,7 @@ func TestAnswersAboutPodsThatAreNotAskedAboutAreVoid(t *testing.T) {
 			x := asks(t, q, now)
 			change(q, st)
 			before, was := q.Entry(0)
-			q.Admit(now, x)
+			q.Admit(now, x, SortKey{})
 			q.Keep(now, x, "Doorman", "no", true)
 			q.Unanswered(now, x, "nobody is there")
 			if after, is := q.Entry(0); was != is || !gocmp.Equal(before, after) {
@@ -254,11 +254,11 @@ func TestSchedulingGatesAndPluginsBothKeepOut(t *testing.T) {
 	gates := func(p *cluster.Pod) { p.Gates = []string{"g"} }
 	without := cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Created: now.UnixNano()}}
 	q, st := newPod(t, now, gates)
-	if q.Admit(now, asks(t, q, now)); place(t, q) != Gated {
+	if q.Admit(now, asks(t, q, now), SortKey{}); place(t, q) != Gated {
 		t.Fatalf("in with gates, it is %v", place(t, q))
 	}
 	apply(t, q, st, now, without)
-	if q.Admit(now, asks(t, q, now)); place(t, q) != Active {
+	if q.Admit(now, asks(t, q, now), SortKey{}); place(t, q) != Active {
 		t.Errorf("without gates, and in, it is %v", place(t, q))
 	}
 
@@ -370,7 +370,7 @@ func TestAPodThatComesBackIsNotAskedAboutBeforeOthers(t *testing.T) {
 	apply(t, q, st, now, cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "out", Name: "out", Priority: -1, Created: now.UnixNano()}})
 	pods := q.Entering(now, 2, nil) // the pod of the higher priority, and then the other one
 	q.Keep(now, pods[1], "Doorman", "no", true)
-	q.Admit(now, pods[0])
+	q.Admit(now, pods[0], SortKey{})
 	for range 3 {
 		q.Fail(now, pop(t, q, now), "broken")
 		apply(t, q, st, now, cluster.PodActivated{ID: 1})
@@ -381,7 +381,7 @@ func TestAPodThatComesBackIsNotAskedAboutBeforeOthers(t *testing.T) {
 		}
 		for _, x := range append(first, second...) {
 			if x.UID == "u" {
-				q.Admit(now, x)
+				q.Admit(now, x, SortKey{})
 			} else {
 				q.Keep(now, x, "Doorman", "no", true)
 			}
@@ -393,7 +393,7 @@ func TestAPodThatComesBackIsNotAskedAboutBeforeOthers(t *testing.T) {
 	}
 	// The other one is woken while it alone was asked about: it comes behind.
 	q.Fail(now, pop(t, q, now), "broken")
-	q.Admit(now, asks(t, q, now))
+	q.Admit(now, asks(t, q, now), SortKey{})
 	now = now.Add(time.Minute)
 	q.Fail(now, pop(t, q, now), "broken")
 	apply(t, q, st, now, cluster.PodActivated{ID: 1})
@@ -406,7 +406,7 @@ func TestAPodThatComesBackIsNotAskedAboutBeforeOthers(t *testing.T) {
 func TestAPodThatIsHeldBackIsAskedAboutWhenThatEnds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	q, st := newPod(t, now)
-	q.Admit(now, asks(t, q, now))
+	q.Admit(now, asks(t, q, now), SortKey{})
 	a := pop(t, q, now)
 	apply(t, q, st, now, cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "victim", NodeName: "n1", Priority: -1}}, cluster.PreemptionStarted{ID: 0, Node: 0, Victims: []cluster.PodID{1}})
 	q.Reject(now, st, a, refused(st))
@@ -417,7 +417,7 @@ func TestAPodThatIsHeldBackIsAskedAboutWhenThatEnds(t *testing.T) {
 	}
 	apply(t, q, st, now, cluster.PreemptionEnded{ID: 0, Failed: true})
 	q.Recheck(now, st)
-	if q.Admit(now, asks(t, q, now)); place(t, q) != Active {
+	if q.Admit(now, asks(t, q, now), SortKey{}); place(t, q) != Active {
 		t.Errorf("and then, in, it is %v", place(t, q))
 	}
 }
@@ -427,7 +427,7 @@ func TestPodsOfAnotherSchedulerAreNotAskedAbout(t *testing.T) {
 	now := time.Unix(1000, 0)
 	yielding := cluster.SettingsSet{Settings: guarded(1).Settings.Yielding([]string{testScheduler}, "another")}
 	q, st := newPod(t, now)
-	q.Admit(now, asks(t, q, now))
+	q.Admit(now, asks(t, q, now), SortKey{})
 	apply(t, q, st, now, yielding)
 	if asksNobody(t, q, now); place(t, q) != Gated {
 		t.Fatalf("it is %v", place(t, q))
@@ -435,7 +435,7 @@ func TestPodsOfAnotherSchedulerAreNotAskedAbout(t *testing.T) {
 	apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "u", Name: "p", Priority: 3}})
 	asksNobody(t, q, now)
 	apply(t, q, st, now, guarded(1))
-	if q.Admit(now, asks(t, q, now)); place(t, q) != Active {
+	if q.Admit(now, asks(t, q, now), SortKey{}); place(t, q) != Active {
 		t.Errorf("when the name is Berth's again, and it is in, it is %v", place(t, q))
 	}
 	// One that is kept out stays so.
@@ -513,7 +513,7 @@ func TestNobodyIsTriedWhoIsNotInAndNobodyIsForgotten(t *testing.T) {
 					if q.isAsked(x) != nil {
 						in[x.UID] = true
 					}
-					q.Admit(now, x)
+					q.Admit(now, x, SortKey{})
 				})
 			},
 			"keep":       func(*rapid.T) { answer(func(x Entering) { q.Keep(now, x, "Doorman", "no", pick(2, "told") == 0) }) },
@@ -624,7 +624,7 @@ func TestNobodyIsTriedWhoIsNotInAndNobodyIsForgotten(t *testing.T) {
 		fold(guarded(1))
 		for range 3 {
 			for _, x := range append(asked, q.Entering(now, 100, nil)...) {
-				q.Admit(now, x)
+				q.Admit(now, x, SortKey{})
 			}
 			asked, now = nil, now.Add(time.Hour)
 		}

@@ -213,6 +213,9 @@ func (q *Queue) set(now time.Time, st *cluster.State, id cluster.PodID) {
 	}
 	was := e.pod
 	q.follow(st, e, row)
+	if engine.SubjectOf(&was) != engine.SubjectOf(&row.Pod) {
+		q.resort(e)
+	}
 	if e.shut() && !e.entrance.told && len(e.pod.Gates) == 0 {
 		q.askAgain(e, false)
 	}

@@ -9,7 +9,7 @@ import (
 // Standing is where an active pod stands in line.
 type Standing struct {
 	Position int // how many are ahead
-	// Ahead are these by priority, the highest first, as many priorities as were asked for.
+	// Ahead are these by priority, the highest first, as many priorities as were asked for; none where a plugin of others sorts.
 	Ahead []Ahead
 }
 
@@ -27,6 +27,9 @@ func (q *Queue) Standing(id cluster.PodID, priorities int) (Standing, bool) {
 		return Standing{}, false
 	}
 	s := Standing{Position: q.active.ahead(&e.rank)}
+	if e.sorted.order != 0 {
+		return s, true
+	}
 	for told := 0; told < s.Position && len(s.Ahead) < priorities; {
 		first := q.active.at(told)
 		behind := q.active.ahead(&rank{priority: first.pod.Priority, entered: math.MaxInt64, arrival: math.MaxInt64}) // all of the priority

@@ -12,17 +12,23 @@ import (
 // two pods by what is in them is to wait for memory twice.
 type rank struct {
 	due      int64 // where time counts first
+	key      int64 // by which a plugin of others sorts, in an order
 	entered  int64 // the time of the last entry into the queue
 	arrival  int64
+	order    int32
 	priority int32
 }
 
-// compare orders by time, where that counts first, then priority, then the time of the last entry into the queue, then arrival.
+// compare orders by time, where that counts first, then by the key of a plugin of others, in the newest order first, then priority, then the time of the last entry into the queue, then arrival.
 // No two pods of a queue have arrived at once.
 func (a *rank) compare(b *rank) int {
 	switch {
 	case a.due != b.due:
 		return cmp.Compare(a.due, b.due)
+	case a.order != b.order:
+		return cmp.Compare(b.order, a.order)
+	case a.key != b.key:
+		return cmp.Compare(a.key, b.key)
 	case a.priority != b.priority:
 		return cmp.Compare(b.priority, a.priority)
 	case a.entered != b.entered:
@@ -33,7 +39,7 @@ func (a *rank) compare(b *rank) int {
 
 // inLine is the order of the active queue, and of the pods in flight.
 func inLine(e *entry) rank {
-	return rank{entered: nanos(e.entered), arrival: e.arrival, priority: e.pod.Priority}
+	return rank{key: e.sorted.key, entered: nanos(e.entered), arrival: e.arrival, order: e.sorted.order, priority: e.pod.Priority}
 }
 
 // byExpiry is the order of backoffs.
@@ -101,6 +107,15 @@ func (o *orderedPods) search(r *rank) (block, index int) {
 		index = sort.Search(len(pods), func(i int) bool { return pods[i].compare(r) >= 0 })
 	}
 	return block, index
+}
+
+// tail returns the last entry, or nil.
+func (o *orderedPods) tail() *entry {
+	if o.pods == 0 {
+		return nil
+	}
+	last := o.blocks[len(o.blocks)-1]
+	return last[len(last)-1].entry
 }
 
 func (o *orderedPods) add(e *entry) {

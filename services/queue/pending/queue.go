@@ -122,7 +122,8 @@ type entry struct {
 
 	news // since the last attempt began
 
-	entrance *entrance // nil: its profile has no plugins of others at PreEnqueue
+	entrance *entrance // nil: its profile has no plugins of others at PreEnqueue, nor one that sorts
+	sorted   sorted    // by a plugin of others; zero: it has not been
 
 	held      bool      // others are being evicted for it: it stays where it is
 	yielded   bool      // another scheduler has its name at the moment
@@ -187,6 +188,8 @@ type Queue struct {
 	round     int64                   // begins anew when all are to be asked about again
 	recall    bool                    // that is to be as soon as none is recalled any more
 	questions int64                   // about pods that come in
+	orders    int32                   // by which a plugin of others sorts, the newest, from 1; 0: nobody has
+	sortOrder uint64                  // what the binder calls it
 
 	active   orderedPods
 	running  orderedPods // in flight, not awaited; by priority
@@ -252,6 +255,7 @@ func (q *Queue) clear() {
 	q.rejections = make(rejections)
 	q.entering, q.closed = make(map[string]*orderedPods), orderedPods{rankOf: byDue}
 	q.recalled, q.recall = orderedPods{rankOf: byDue}, false
+	q.orders, q.sortOrder = 0, 0
 	q.active = orderedPods{rankOf: inLine}
 	q.running = orderedPods{rankOf: inLine}
 	q.backoff = orderedPods{rankOf: byExpiry}
@@ -292,7 +296,7 @@ func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt
 	q.endBackoffs(now)
 	for len(batch) < limit {
 		e := q.head()
-		if e == nil {
+		if e == nil || q.unsorted(e) {
 			break
 		}
 		if e.pod.Priority < floor {
@@ -316,7 +320,7 @@ func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt
 func (q *Queue) Outranked(now time.Time, floor int32) bool {
 	q.endBackoffs(now)
 	e := q.head()
-	return e != nil && e.pod.Priority < floor
+	return e != nil && !q.unsorted(e) && e.pod.Priority < floor
 }
 
 // HeadWait returns how long the first active pod has waited since it entered the queue or its last attempt failed; 0 if none
@@ -339,7 +343,7 @@ func (q *Queue) head() *entry {
 // Next returns when Pop, after Recheck, will return a pod if nothing else happens: a time that has passed if it would now.
 // False: not by time alone.
 func (q *Queue) Next() (at time.Time, ok bool) {
-	if q.active.Len() > 0 || q.backoff.Len() > 0 {
+	if e := q.head(); e != nil && !q.unsorted(e) {
 		return time.Time{}, true
 	}
 	if e := q.whole.head(); e != nil {
@@ -374,15 +378,10 @@ func (q *Queue) Await(now time.Time, a Attempt, version cluster.Version, silence
 }
 
 // InLine is where a pod stands in queue order, towards others of the queue.
-type InLine struct {
-	priority         int32
-	entered, arrival int64
-}
+type InLine struct{ rank rank }
 
 // Compare orders as the queue does: negative if a pod comes before another one.
-func (l InLine) Compare(other InLine) int {
-	return cmp.Or(cmp.Compare(other.priority, l.priority), cmp.Compare(l.entered, other.entered), cmp.Compare(l.arrival, other.arrival))
-}
+func (l InLine) Compare(other InLine) int { return l.rank.compare(&other.rank) }
 
 // Leave leaves an attempt's pod in flight, until it has an outcome, and has no other shard wait for it: it may take long. False: the attempt is void.
 func (q *Queue) Leave(a Attempt) (at InLine, ok bool) {
@@ -393,7 +392,7 @@ func (q *Queue) Leave(a Attempt) (at InLine, ok bool) {
 	q.unlink(e)
 	e.awaited = true
 	q.link(e)
-	return InLine{e.pod.Priority, nanos(e.entered), e.arrival}, true
+	return InLine{inLine(e)}, true
 }
 
 // Runs reports whether an attempt is in flight still.
@@ -571,7 +570,7 @@ func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	}
 	e.place, e.since, e.awaited = to, now, false
 	if to != Gated && e.shut() { // others are being evicted for it: it is asked about when that is over
-		*e.entrance = entrance{profile: e.entrance.profile, number: e.entrance.number}
+		*e.entrance = e.entrance.anew()
 	}
 	q.notes.unsure.remove(e.id)
 	if to == InFlight {

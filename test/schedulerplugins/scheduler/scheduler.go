@@ -310,17 +310,6 @@ func (of values) configuration() (_ *config.KubeSchedulerConfiguration, differs 
 		if slices.ContainsFunc(p.Plugins.Bind.Disabled, isBinder) && slices.Equal(p.Plugins.MultiPoint.Enabled, slices.DeleteFunc(slices.Clone(everywhere), isBinder)) {
 			p.Plugins.MultiPoint.Enabled = everywhere // it is the same, and Berth takes all that is there by default, of which it does not have everything
 		}
-		sort := &p.Plugins.QueueSort
-		sort.Enabled = slices.DeleteFunc(sort.Enabled, func(e config.Plugin) bool {
-			refused := of.registry[e.Name] != nil
-			if refused {
-				differs = append(differs, fmt.Sprintf("profiles[%d].plugins.queueSort has no %s, which Berth refuses there", i, e.Name))
-			}
-			return refused
-		})
-		if len(sort.Enabled) == 0 { // whoever was to do it instead stays
-			sort.Disabled = nil
-		}
 		enters := &p.Plugins.PreEnqueue
 		for _, name := range []string{schedulinggates.Name, defaultpreemption.Name} {
 			is := func(e config.Plugin) bool { return e.Name == name }

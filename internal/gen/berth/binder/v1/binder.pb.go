@@ -1437,7 +1437,7 @@ func (x *PreemptResponse) GetError() string {
 	return ""
 }
 
-// AskPreEnqueueRequest is pods that are about to wait for their turn.
+// AskPreEnqueueRequest is pods that are about to wait for their turn, or to be sorted anew.
 type AskPreEnqueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The shard.
@@ -1516,7 +1516,21 @@ type EnteringPod struct {
 	// Its id in the log.
 	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// metadata.uid.
-	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// It is in already: only where it belongs is asked, of the plugin that sorts the queue.
+	OnlySorts bool `protobuf:"varint,3,opt,name=only_sorts,json=onlySorts,proto3" json:"only_sorts,omitempty"`
+	// Since when it has waited, in nanoseconds since 1970: since it was made, or its last attempt ended.
+	SinceUnixNanos int64 `protobuf:"varint,4,opt,name=since_unix_nanos,json=sinceUnixNanos,proto3" json:"since_unix_nanos,omitempty"`
+	// When it was first let in, likewise. 0: it has not been.
+	FirstUnixNanos int64 `protobuf:"varint,5,opt,name=first_unix_nanos,json=firstUnixNanos,proto3" json:"first_unix_nanos,omitempty"`
+	// In which order pods of the shard came that have waited since the same time.
+	Arrival int64 `protobuf:"varint,6,opt,name=arrival,proto3" json:"arrival,omitempty"`
+	// How many attempts there have been, in how many of them no node fitted, and how many of the last have failed.
+	Attempts int32 `protobuf:"varint,7,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// See attempts.
+	Unschedulable int32 `protobuf:"varint,8,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`
+	// See attempts.
+	Errors        int32 `protobuf:"varint,9,opt,name=errors,proto3" json:"errors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1565,7 +1579,56 @@ func (x *EnteringPod) GetUid() string {
 	return ""
 }
 
-// AskPreEnqueueResponse says which may be tried.
+func (x *EnteringPod) GetOnlySorts() bool {
+	if x != nil {
+		return x.OnlySorts
+	}
+	return false
+}
+
+func (x *EnteringPod) GetSinceUnixNanos() int64 {
+	if x != nil {
+		return x.SinceUnixNanos
+	}
+	return 0
+}
+
+func (x *EnteringPod) GetFirstUnixNanos() int64 {
+	if x != nil {
+		return x.FirstUnixNanos
+	}
+	return 0
+}
+
+func (x *EnteringPod) GetArrival() int64 {
+	if x != nil {
+		return x.Arrival
+	}
+	return 0
+}
+
+func (x *EnteringPod) GetAttempts() int32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *EnteringPod) GetUnschedulable() int32 {
+	if x != nil {
+		return x.Unschedulable
+	}
+	return 0
+}
+
+func (x *EnteringPod) GetErrors() int32 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
+// AskPreEnqueueResponse says which may be tried, and in which order.
 type AskPreEnqueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One for each pod, in order.
@@ -1621,7 +1684,11 @@ type Entrance struct {
 	// Of RESULT_GATED and RESULT_FAILED: why, as people are told it.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	// Of RESULT_GATED: the service says when it is to be asked again.
-	Told          bool `protobuf:"varint,4,opt,name=told,proto3" json:"told,omitempty"`
+	Told bool `protobuf:"varint,4,opt,name=told,proto3" json:"told,omitempty"`
+	// Of RESULT_ENTERS, where a plugin of others sorts the queue: lower goes first, and pods of equal keys go by priority, and then by time.
+	SortKey int64 `protobuf:"varint,5,opt,name=sort_key,json=sortKey,proto3" json:"sort_key,omitempty"`
+	// Keys of the same order can be compared. A higher one is newer: pods of older ones are to be asked about again.
+	SortOrder     uint64 `protobuf:"varint,6,opt,name=sort_order,json=sortOrder,proto3" json:"sort_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1682,6 +1749,20 @@ func (x *Entrance) GetTold() bool {
 		return x.Told
 	}
 	return false
+}
+
+func (x *Entrance) GetSortKey() int64 {
+	if x != nil {
+		return x.SortKey
+	}
+	return 0
+}
+
+func (x *Entrance) GetSortOrder() uint64 {
+	if x != nil {
+		return x.SortOrder
+	}
+	return 0
 }
 
 // AskPostFilterRequest is one pod that fits nowhere.
@@ -1963,17 +2044,28 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
 	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
 	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x120\n" +
-	"\x04pods\x18\x04 \x03(\v2\x1c.berth.binder.v1.EnteringPodR\x04pods\"/\n" +
+	"\x04pods\x18\x04 \x03(\v2\x1c.berth.binder.v1.EnteringPodR\x04pods\"\x96\x02\n" +
 	"\vEnteringPod\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\tR\x03uid\"P\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1d\n" +
+	"\n" +
+	"only_sorts\x18\x03 \x01(\bR\tonlySorts\x12(\n" +
+	"\x10since_unix_nanos\x18\x04 \x01(\x03R\x0esinceUnixNanos\x12(\n" +
+	"\x10first_unix_nanos\x18\x05 \x01(\x03R\x0efirstUnixNanos\x12\x18\n" +
+	"\aarrival\x18\x06 \x01(\x03R\aarrival\x12\x1a\n" +
+	"\battempts\x18\a \x01(\x05R\battempts\x12$\n" +
+	"\runschedulable\x18\b \x01(\x05R\runschedulable\x12\x16\n" +
+	"\x06errors\x18\t \x01(\x05R\x06errors\"P\n" +
 	"\x15AskPreEnqueueResponse\x127\n" +
-	"\tentrances\x18\x01 \x03(\v2\x19.berth.binder.v1.EntranceR\tentrances\"\xf5\x01\n" +
+	"\tentrances\x18\x01 \x03(\v2\x19.berth.binder.v1.EntranceR\tentrances\"\xaf\x02\n" +
 	"\bEntrance\x128\n" +
 	"\x06result\x18\x01 \x01(\x0e2 .berth.binder.v1.Entrance.ResultR\x06result\x12\x16\n" +
 	"\x06plugin\x18\x02 \x01(\tR\x06plugin\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x12\n" +
-	"\x04told\x18\x04 \x01(\bR\x04told\"i\n" +
+	"\x04told\x18\x04 \x01(\bR\x04told\x12\x19\n" +
+	"\bsort_key\x18\x05 \x01(\x03R\asortKey\x12\x1d\n" +
+	"\n" +
+	"sort_order\x18\x06 \x01(\x04R\tsortOrder\"i\n" +
 	"\x06Result\x12\x16\n" +
 	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rRESULT_ENTERS\x10\x01\x12\x10\n" +

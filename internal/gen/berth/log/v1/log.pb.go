@@ -931,7 +931,9 @@ type Profile struct {
 	// The shape of VolumeBinding's score, by increasing utilization. Empty: it does not score.
 	StorageShape []*ShapePoint `protobuf:"bytes,22,rep,name=storage_shape,json=storageShape,proto3" json:"storage_shape,omitempty"`
 	// The plugins of others that run at PreEnqueue, in order: they say which pods may be tried.
-	PreEnqueues   []string `protobuf:"bytes,23,rep,name=pre_enqueues,json=preEnqueues,proto3" json:"pre_enqueues,omitempty"`
+	PreEnqueues []string `protobuf:"bytes,23,rep,name=pre_enqueues,json=preEnqueues,proto3" json:"pre_enqueues,omitempty"`
+	// The plugin of others that sorts the queue, the same of all profiles. "": none, and pods are sorted by priority, and then by time.
+	QueueSort     string `protobuf:"bytes,24,opt,name=queue_sort,json=queueSort,proto3" json:"queue_sort,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1125,6 +1127,13 @@ func (x *Profile) GetPreEnqueues() []string {
 		return x.PreEnqueues
 	}
 	return nil
+}
+
+func (x *Profile) GetQueueSort() string {
+	if x != nil {
+		return x.QueueSort
+	}
+	return ""
 }
 
 // PluginWeight is a name with a weight: of a plugin, or of a resource.
@@ -4230,7 +4239,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\ayielded\x18\b \x03(\tR\ayielded\x12\x1d\n" +
 	"\n" +
 	"yielded_to\x18\t \x01(\tR\tyieldedTo\x126\n" +
-	"\x17preemption_sees_volumes\x18\f \x01(\bR\x15preemptionSeesVolumes\"\x86\t\n" +
+	"\x17preemption_sees_volumes\x18\f \x01(\bR\x15preemptionSeesVolumes\"\xa5\t\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x124\n" +
 	"\aweights\x18\x02 \x03(\v2\x1a.berth.log.v1.PluginWeightR\aweights\x12!\n" +
@@ -4256,7 +4265,9 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x14volume_limit_scaling\x18\x14 \x01(\bR\x12volumeLimitScaling\x12.\n" +
 	"\x13require_csi_drivers\x18\x15 \x01(\bR\x11requireCsiDrivers\x12=\n" +
 	"\rstorage_shape\x18\x16 \x03(\v2\x18.berth.log.v1.ShapePointR\fstorageShape\x12!\n" +
-	"\fpre_enqueues\x18\x17 \x03(\tR\vpreEnqueues\":\n" +
+	"\fpre_enqueues\x18\x17 \x03(\tR\vpreEnqueues\x12\x1d\n" +
+	"\n" +
+	"queue_sort\x18\x18 \x01(\tR\tqueueSort\":\n" +
 	"\fPluginWeight\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x03R\x06weight\"D\n" +

@@ -107,6 +107,8 @@ const (
 	// May the pod be tried? It is asked each time that a pod comes to wait for its turn: when it is new, and when it comes back. A rejection keeps it out: it is gated, nobody is told of it in an event, and it is asked about again when the
 	// service activates or wakes it. Of a service that does not say it activates, it is when the pod has changed, and from time to time.
 	Step_STEP_PRE_ENQUEUE Step = 7
+	// Where does the pod belong in the queue? It is asked once a pod is let in, each time, and when it has changed: the response has its sort_key. One plugin sorts the pods of all profiles. A rejection makes no sense.
+	Step_STEP_QUEUE_SORT Step = 8
 )
 
 // Enum value maps for Step.
@@ -120,6 +122,7 @@ var (
 		5: "STEP_POST_BIND",
 		6: "STEP_BIND",
 		7: "STEP_PRE_ENQUEUE",
+		8: "STEP_QUEUE_SORT",
 	}
 	Step_value = map[string]int32{
 		"STEP_UNSPECIFIED": 0,
@@ -130,6 +133,7 @@ var (
 		"STEP_POST_BIND":   5,
 		"STEP_BIND":        6,
 		"STEP_PRE_ENQUEUE": 7,
+		"STEP_QUEUE_SORT":  8,
 	}
 )
 
@@ -278,7 +282,9 @@ type PluginDescription struct {
 	// It binds: STEP_BIND.
 	Binds bool `protobuf:"varint,11,opt,name=binds,proto3" json:"binds,omitempty"`
 	// It says which pods may be tried at all: STEP_PRE_ENQUEUE.
-	PreEnqueues   bool `protobuf:"varint,12,opt,name=pre_enqueues,json=preEnqueues,proto3" json:"pre_enqueues,omitempty"`
+	PreEnqueues bool `protobuf:"varint,12,opt,name=pre_enqueues,json=preEnqueues,proto3" json:"pre_enqueues,omitempty"`
+	// It sorts the queue: STEP_QUEUE_SORT.
+	QueueSorts    bool `protobuf:"varint,13,opt,name=queue_sorts,json=queueSorts,proto3" json:"queue_sorts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -393,6 +399,13 @@ func (x *PluginDescription) GetBinds() bool {
 func (x *PluginDescription) GetPreEnqueues() bool {
 	if x != nil {
 		return x.PreEnqueues
+	}
+	return false
+}
+
+func (x *PluginDescription) GetQueueSorts() bool {
+	if x != nil {
+		return x.QueueSorts
 	}
 	return false
 }
@@ -1568,8 +1581,10 @@ type PlaceRequest struct {
 	Plugins []string `protobuf:"bytes,5,rep,name=plugins,proto3" json:"plugins,omitempty"`
 	// In the first request of a stream: PlaceResponse.activates and wakes are heard.
 	HearsActivates bool `protobuf:"varint,6,opt,name=hears_activates,json=hearsActivates,proto3" json:"hears_activates,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Of STEP_QUEUE_SORT.
+	Queued        *Queued `protobuf:"bytes,7,opt,name=queued,proto3" json:"queued,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlaceRequest) Reset() {
@@ -1644,6 +1659,104 @@ func (x *PlaceRequest) GetHearsActivates() bool {
 	return false
 }
 
+func (x *PlaceRequest) GetQueued() *Queued {
+	if x != nil {
+		return x.Queued
+	}
+	return nil
+}
+
+// Queued is how a pod waits.
+type Queued struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Since when, in nanoseconds since 1970: since it was made, or its last attempt ended.
+	SinceUnixNanos int64 `protobuf:"varint,1,opt,name=since_unix_nanos,json=sinceUnixNanos,proto3" json:"since_unix_nanos,omitempty"`
+	// When it was first let in, likewise. 0: it is now.
+	FirstUnixNanos int64 `protobuf:"varint,2,opt,name=first_unix_nanos,json=firstUnixNanos,proto3" json:"first_unix_nanos,omitempty"`
+	// In which order pods came that have waited since the same time.
+	Arrival int64 `protobuf:"varint,3,opt,name=arrival,proto3" json:"arrival,omitempty"`
+	// How many attempts there have been.
+	Attempts int32 `protobuf:"varint,4,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// In how many of them no node fitted.
+	Unschedulable int32 `protobuf:"varint,5,opt,name=unschedulable,proto3" json:"unschedulable,omitempty"`
+	// How many of the last have failed.
+	Errors        int32 `protobuf:"varint,6,opt,name=errors,proto3" json:"errors,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Queued) Reset() {
+	*x = Queued{}
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Queued) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Queued) ProtoMessage() {}
+
+func (x *Queued) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Queued.ProtoReflect.Descriptor instead.
+func (*Queued) Descriptor() ([]byte, []int) {
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Queued) GetSinceUnixNanos() int64 {
+	if x != nil {
+		return x.SinceUnixNanos
+	}
+	return 0
+}
+
+func (x *Queued) GetFirstUnixNanos() int64 {
+	if x != nil {
+		return x.FirstUnixNanos
+	}
+	return 0
+}
+
+func (x *Queued) GetArrival() int64 {
+	if x != nil {
+		return x.Arrival
+	}
+	return 0
+}
+
+func (x *Queued) GetAttempts() int32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *Queued) GetUnschedulable() int32 {
+	if x != nil {
+		return x.Unschedulable
+	}
+	return 0
+}
+
+func (x *Queued) GetErrors() int32 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
 // Placement is a pod and the node that it was given.
 type Placement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1655,9 +1768,9 @@ type Placement struct {
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// spec.schedulerName.
 	SchedulerName string `protobuf:"bytes,4,opt,name=scheduler_name,json=schedulerName,proto3" json:"scheduler_name,omitempty"`
-	// The node's metadata.name. "" with STEP_PRE_ENQUEUE.
+	// The node's metadata.name. "" with STEP_PRE_ENQUEUE and STEP_QUEUE_SORT.
 	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
-	// With STEP_RESERVE and STEP_PRE_ENQUEUE, if some plugin of the process depends on objects: the v1.Pod in JSON, without managedFields.
+	// With STEP_RESERVE, STEP_PRE_ENQUEUE and STEP_QUEUE_SORT, if some plugin of the process depends on objects: the v1.Pod in JSON, without managedFields.
 	Object        []byte `protobuf:"bytes,6,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1665,7 +1778,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +1790,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +1803,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{19}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Placement) GetUid() string {
@@ -1742,7 +1855,7 @@ type PlaceResponse struct {
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The placement is given back, with that reason: the pod is unschedulable. Of STEP_PRE_ENQUEUE: the pod may not be tried.
 	Rejection *Rejection `protobuf:"bytes,2,opt,name=rejection,proto3" json:"rejection,omitempty"`
-	// The step could not be taken: the placement is given back, and the pod's attempt fails with this text, which names the plugin. Of STEP_PRE_ENQUEUE: it is asked again soon. At most 1 KiB.
+	// The step could not be taken: the placement is given back, and the pod's attempt fails with this text, which names the plugin. Of STEP_PRE_ENQUEUE and STEP_QUEUE_SORT: it is asked again soon. At most 1 KiB.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// Of STEP_PERMIT, once: the pod waits, for so many milliseconds at most, 900000 in any case, and another response with this id says what becomes of it. Without one, it is rejected, some time later.
 	// 0: it does not wait.
@@ -1753,14 +1866,19 @@ type PlaceResponse struct {
 	// The same of pods that are worth trying since something has happened: they serve what is left of their backoff before.
 	Wakes []string `protobuf:"bytes,6,rep,name=wakes,proto3" json:"wakes,omitempty"`
 	// Of STEP_BIND: no plugin of the request binds this pod. Whoever is next does.
-	Skipped       bool `protobuf:"varint,7,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	Skipped bool `protobuf:"varint,7,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// Of STEP_QUEUE_SORT: pods go in the order of their keys, the lowest first, and those of equal keys by priority, the highest first, and then by time. It is good until the pod is asked about again, and is compared with those that other streams have
+	// said.
+	SortKey int64 `protobuf:"varint,8,opt,name=sort_key,json=sortKey,proto3" json:"sort_key,omitempty"`
+	// Of STEP_QUEUE_SORT, of plugins that are compiled in: sort_key can only be compared with those of this stream that have the same one, 0 to 2147483647, which never goes down. With a higher one, all are asked about again.
+	SortOrder     int64 `protobuf:"varint,9,opt,name=sort_order,json=sortOrder,proto3" json:"sort_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlaceResponse) Reset() {
 	*x = PlaceResponse{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1890,7 @@ func (x *PlaceResponse) String() string {
 func (*PlaceResponse) ProtoMessage() {}
 
 func (x *PlaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1903,7 @@ func (x *PlaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceResponse.ProtoReflect.Descriptor instead.
 func (*PlaceResponse) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{20}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlaceResponse) GetId() int64 {
@@ -1837,6 +1955,20 @@ func (x *PlaceResponse) GetSkipped() bool {
 	return false
 }
 
+func (x *PlaceResponse) GetSortKey() int64 {
+	if x != nil {
+		return x.SortKey
+	}
+	return 0
+}
+
+func (x *PlaceResponse) GetSortOrder() int64 {
+	if x != nil {
+		return x.SortOrder
+	}
+	return 0
+}
+
 // Rejection says why a placement does not come about.
 type Rejection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1850,7 +1982,7 @@ type Rejection struct {
 
 func (x *Rejection) Reset() {
 	*x = Rejection{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[21]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +1994,7 @@ func (x *Rejection) String() string {
 func (*Rejection) ProtoMessage() {}
 
 func (x *Rejection) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[21]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +2007,7 @@ func (x *Rejection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejection.ProtoReflect.Descriptor instead.
 func (*Rejection) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{21}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Rejection) GetPlugin() string {
@@ -1900,7 +2032,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x0fDescribeRequest\"n\n" +
 	"\x10DescribeResponse\x12<\n" +
 	"\aplugins\x18\x01 \x03(\v2\".berth.plugin.v1.PluginDescriptionR\aplugins\x12\x1c\n" +
-	"\tactivates\x18\x02 \x01(\bR\tactivates\"\xa6\x03\n" +
+	"\tactivates\x18\x02 \x01(\bR\tactivates\"\xc7\x03\n" +
 	"\x11PluginDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\afilters\x18\x02 \x01(\bR\afilters\x12\x16\n" +
@@ -1915,7 +2047,9 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\fpost_filters\x18\n" +
 	" \x01(\bR\vpostFilters\x12\x14\n" +
 	"\x05binds\x18\v \x01(\bR\x05binds\x12!\n" +
-	"\fpre_enqueues\x18\f \x01(\bR\vpreEnqueues\"\xaa\x01\n" +
+	"\fpre_enqueues\x18\f \x01(\bR\vpreEnqueues\x12\x1f\n" +
+	"\vqueue_sorts\x18\r \x01(\bR\n" +
+	"queueSorts\"\xaa\x01\n" +
 	"\fDependencies\x12\x1c\n" +
 	"\trequested\x18\x01 \x01(\bR\trequested\x12\x12\n" +
 	"\x04pods\x18\x02 \x01(\bR\x04pods\x12\x18\n" +
@@ -2011,21 +2145,29 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\" \n" +
 	"\x06Scores\x12\x16\n" +
-	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xfc\x01\n" +
+	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xad\x02\n" +
 	"\fPlaceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x128\n" +
 	"\tplacement\x18\x03 \x01(\v2\x1a.berth.plugin.v1.PlacementR\tplacement\x12)\n" +
 	"\x04step\x18\x04 \x01(\x0e2\x15.berth.plugin.v1.StepR\x04step\x12\x18\n" +
 	"\aplugins\x18\x05 \x03(\tR\aplugins\x12'\n" +
-	"\x0fhears_activates\x18\x06 \x01(\bR\x0ehearsActivates\"\xa2\x01\n" +
+	"\x0fhears_activates\x18\x06 \x01(\bR\x0ehearsActivates\x12/\n" +
+	"\x06queued\x18\a \x01(\v2\x17.berth.plugin.v1.QueuedR\x06queued\"\xd0\x01\n" +
+	"\x06Queued\x12(\n" +
+	"\x10since_unix_nanos\x18\x01 \x01(\x03R\x0esinceUnixNanos\x12(\n" +
+	"\x10first_unix_nanos\x18\x02 \x01(\x03R\x0efirstUnixNanos\x12\x18\n" +
+	"\aarrival\x18\x03 \x01(\x03R\aarrival\x12\x1a\n" +
+	"\battempts\x18\x04 \x01(\x05R\battempts\x12$\n" +
+	"\runschedulable\x18\x05 \x01(\x05R\runschedulable\x12\x16\n" +
+	"\x06errors\x18\x06 \x01(\x05R\x06errors\"\xa2\x01\n" +
 	"\tPlacement\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12%\n" +
 	"\x0escheduler_name\x18\x04 \x01(\tR\rschedulerName\x12\x12\n" +
 	"\x04node\x18\x05 \x01(\tR\x04node\x12\x16\n" +
-	"\x06object\x18\x06 \x01(\fR\x06object\"\xec\x01\n" +
+	"\x06object\x18\x06 \x01(\fR\x06object\"\xa6\x02\n" +
 	"\rPlaceResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x128\n" +
 	"\trejection\x18\x02 \x01(\v2\x1a.berth.plugin.v1.RejectionR\trejection\x12\x14\n" +
@@ -2033,7 +2175,10 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x12waits_milliseconds\x18\x04 \x01(\x03R\x11waitsMilliseconds\x12\x1c\n" +
 	"\tactivates\x18\x05 \x03(\tR\tactivates\x12\x14\n" +
 	"\x05wakes\x18\x06 \x03(\tR\x05wakes\x12\x18\n" +
-	"\askipped\x18\a \x01(\bR\askipped\";\n" +
+	"\askipped\x18\a \x01(\bR\askipped\x12\x19\n" +
+	"\bsort_key\x18\b \x01(\x03R\asortKey\x12\x1d\n" +
+	"\n" +
+	"sort_order\x18\t \x01(\x03R\tsortOrder\";\n" +
 	"\tRejection\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason*\x81\x01\n" +
@@ -2041,7 +2186,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x19NORMALIZATION_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aNORMALIZATION_PROPORTIONAL\x10\x01\x12\x1a\n" +
 	"\x16NORMALIZATION_REVERSED\x10\x02\x12\x15\n" +
-	"\x11NORMALIZATION_OWN\x10\x03*\x9f\x01\n" +
+	"\x11NORMALIZATION_OWN\x10\x03*\xb4\x01\n" +
 	"\x04Step\x12\x14\n" +
 	"\x10STEP_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTEP_RESERVE\x10\x01\x12\x12\n" +
@@ -2050,7 +2195,8 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\rSTEP_PRE_BIND\x10\x04\x12\x12\n" +
 	"\x0eSTEP_POST_BIND\x10\x05\x12\r\n" +
 	"\tSTEP_BIND\x10\x06\x12\x14\n" +
-	"\x10STEP_PRE_ENQUEUE\x10\a2\xf8\x01\n" +
+	"\x10STEP_PRE_ENQUEUE\x10\a\x12\x13\n" +
+	"\x0fSTEP_QUEUE_SORT\x10\b2\xf8\x01\n" +
 	"\rPluginService\x12O\n" +
 	"\bDescribe\x12 .berth.plugin.v1.DescribeRequest\x1a!.berth.plugin.v1.DescribeResponse\x12J\n" +
 	"\x05Judge\x12\x1d.berth.plugin.v1.JudgeRequest\x1a\x1e.berth.plugin.v1.JudgeResponse(\x010\x01\x12J\n" +
@@ -2070,7 +2216,7 @@ func file_berth_plugin_v1_plugin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_plugin_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	(Normalization)(0),        // 0: berth.plugin.v1.Normalization
 	(Step)(0),                 // 1: berth.plugin.v1.Step
@@ -2093,14 +2239,15 @@ var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	(*Refusal)(nil),           // 18: berth.plugin.v1.Refusal
 	(*Scores)(nil),            // 19: berth.plugin.v1.Scores
 	(*PlaceRequest)(nil),      // 20: berth.plugin.v1.PlaceRequest
-	(*Placement)(nil),         // 21: berth.plugin.v1.Placement
-	(*PlaceResponse)(nil),     // 22: berth.plugin.v1.PlaceResponse
-	(*Rejection)(nil),         // 23: berth.plugin.v1.Rejection
-	nil,                       // 24: berth.plugin.v1.Kind.LabelsEntry
-	nil,                       // 25: berth.plugin.v1.Kind.RequestedEntry
-	nil,                       // 26: berth.plugin.v1.Node.RequestedEntry
-	nil,                       // 27: berth.plugin.v1.NodeSpec.LabelsEntry
-	nil,                       // 28: berth.plugin.v1.NodeSpec.AllocatableEntry
+	(*Queued)(nil),            // 21: berth.plugin.v1.Queued
+	(*Placement)(nil),         // 22: berth.plugin.v1.Placement
+	(*PlaceResponse)(nil),     // 23: berth.plugin.v1.PlaceResponse
+	(*Rejection)(nil),         // 24: berth.plugin.v1.Rejection
+	nil,                       // 25: berth.plugin.v1.Kind.LabelsEntry
+	nil,                       // 26: berth.plugin.v1.Kind.RequestedEntry
+	nil,                       // 27: berth.plugin.v1.Node.RequestedEntry
+	nil,                       // 28: berth.plugin.v1.NodeSpec.LabelsEntry
+	nil,                       // 29: berth.plugin.v1.NodeSpec.AllocatableEntry
 }
 var file_berth_plugin_v1_plugin_proto_depIdxs = []int32{
 	4,  // 0: berth.plugin.v1.DescribeResponse.plugins:type_name -> berth.plugin.v1.PluginDescription
@@ -2111,34 +2258,35 @@ var file_berth_plugin_v1_plugin_proto_depIdxs = []int32{
 	10, // 5: berth.plugin.v1.JudgeRequest.nodes:type_name -> berth.plugin.v1.Node
 	14, // 6: berth.plugin.v1.JudgeRequest.questions:type_name -> berth.plugin.v1.Question
 	8,  // 7: berth.plugin.v1.Profile.arguments:type_name -> berth.plugin.v1.PluginArguments
-	24, // 8: berth.plugin.v1.Kind.labels:type_name -> berth.plugin.v1.Kind.LabelsEntry
-	25, // 9: berth.plugin.v1.Kind.requested:type_name -> berth.plugin.v1.Kind.RequestedEntry
+	25, // 8: berth.plugin.v1.Kind.labels:type_name -> berth.plugin.v1.Kind.LabelsEntry
+	26, // 9: berth.plugin.v1.Kind.requested:type_name -> berth.plugin.v1.Kind.RequestedEntry
 	11, // 10: berth.plugin.v1.Node.spec:type_name -> berth.plugin.v1.NodeSpec
-	26, // 11: berth.plugin.v1.Node.requested:type_name -> berth.plugin.v1.Node.RequestedEntry
+	27, // 11: berth.plugin.v1.Node.requested:type_name -> berth.plugin.v1.Node.RequestedEntry
 	13, // 12: berth.plugin.v1.Node.added:type_name -> berth.plugin.v1.PlacedPod
-	27, // 13: berth.plugin.v1.NodeSpec.labels:type_name -> berth.plugin.v1.NodeSpec.LabelsEntry
+	28, // 13: berth.plugin.v1.NodeSpec.labels:type_name -> berth.plugin.v1.NodeSpec.LabelsEntry
 	12, // 14: berth.plugin.v1.NodeSpec.taints:type_name -> berth.plugin.v1.Taint
-	28, // 15: berth.plugin.v1.NodeSpec.allocatable:type_name -> berth.plugin.v1.NodeSpec.AllocatableEntry
+	29, // 15: berth.plugin.v1.NodeSpec.allocatable:type_name -> berth.plugin.v1.NodeSpec.AllocatableEntry
 	18, // 16: berth.plugin.v1.Question.refusals:type_name -> berth.plugin.v1.Refusal
 	16, // 17: berth.plugin.v1.JudgeResponse.answers:type_name -> berth.plugin.v1.Answer
 	18, // 18: berth.plugin.v1.Answer.refusals:type_name -> berth.plugin.v1.Refusal
 	19, // 19: berth.plugin.v1.Answer.scores:type_name -> berth.plugin.v1.Scores
 	17, // 20: berth.plugin.v1.Answer.post_filtered:type_name -> berth.plugin.v1.PostFiltered
 	7,  // 21: berth.plugin.v1.PlaceRequest.profiles:type_name -> berth.plugin.v1.Profile
-	21, // 22: berth.plugin.v1.PlaceRequest.placement:type_name -> berth.plugin.v1.Placement
+	22, // 22: berth.plugin.v1.PlaceRequest.placement:type_name -> berth.plugin.v1.Placement
 	1,  // 23: berth.plugin.v1.PlaceRequest.step:type_name -> berth.plugin.v1.Step
-	23, // 24: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
-	2,  // 25: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
-	6,  // 26: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
-	20, // 27: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
-	3,  // 28: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
-	15, // 29: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
-	22, // 30: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
-	28, // [28:31] is the sub-list for method output_type
-	25, // [25:28] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	21, // 24: berth.plugin.v1.PlaceRequest.queued:type_name -> berth.plugin.v1.Queued
+	24, // 25: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
+	2,  // 26: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
+	6,  // 27: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
+	20, // 28: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
+	3,  // 29: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
+	15, // 30: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
+	23, // 31: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
+	29, // [29:32] is the sub-list for method output_type
+	26, // [26:29] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_berth_plugin_v1_plugin_proto_init() }
@@ -2152,7 +2300,7 @@ func file_berth_plugin_v1_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_plugin_v1_plugin_proto_rawDesc), len(file_berth_plugin_v1_plugin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
