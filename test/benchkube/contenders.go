@@ -18,6 +18,9 @@ const (
 	berthService  = "berth-service"  // berth-all, with these as a plugin service
 	berthExtender = "berth-extender" // berth-all, with these as an HTTP extender
 	kubeExtender  = "kube-extender"  // kube-scheduler, with these as an HTTP extender
+	// With a plugin service that sorts the queue, and with a queue in one part, as it is then.
+	berthSort     = "berth-sort"
+	berthOneShard = "berth-one-shard"
 )
 
 // contender is a scheduler to be measured.
@@ -63,6 +66,8 @@ func contenders() []contender {
 		{name: berthService, berth: true, commands: berthServiceCommands},
 		{name: berthExtender, berth: true, commands: berthExtenderCommands},
 		{name: kubeExtender, commands: kubeExtenderCommands},
+		{name: berthSort, berth: true, commands: berthSortCommands},
+		{name: berthOneShard, berth: true, commands: berthOneShardCommands},
 	}
 }
 

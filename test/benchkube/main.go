@@ -146,7 +146,7 @@ func parse(args []string) (config, error) {
 		return cfg, fmt.Errorf("--timeout: %v is negative", cfg.timeout)
 	}
 	if cfg.profile != "" {
-		if ofOne := []string{berthAll, berthService, berthExtender}; contenders != "" && !slices.Contains(ofOne, contenders) {
+		if ofOne := []string{berthAll, berthService, berthExtender, berthSort, berthOneShard}; contenders != "" && !slices.Contains(ofOne, contenders) {
 			return cfg, fmt.Errorf("--profile: it is of %s, not of %s", berthAll, contenders)
 		}
 		contenders, cfg.repetitions = cmp.Or(contenders, berthAll), 1
@@ -219,7 +219,7 @@ func (cfg config) contendersFor(w workload) []contender {
 		switch c.name {
 		case berthBefore:
 			return cfg.before == ""
-		case berthService, berthExtender, kubeExtender:
+		case berthService, berthExtender, kubeExtender, berthSort, berthOneShard:
 			return true
 		case nullBinder:
 			return w.name != plain && !w.claims

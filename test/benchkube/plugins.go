@@ -58,6 +58,13 @@ func runPlugins(ctx context.Context, args []string) error {
 			_, score := choice(n.Name)
 			return 10 * score, nil
 		},
+	}, {
+		Name: "Turns",
+		SortKey: func(_ context.Context, p *plugin.Placement, _ plugin.Queued) (int64, error) {
+			h := fnv.New32a()
+			_, _ = h.Write([]byte(p.UID))
+			return int64(h.Sum32()), nil
+		},
 	}}})
 }
 
@@ -96,6 +103,38 @@ func serveExtender(w http.ResponseWriter, r *http.Request) {
 
 // berthServiceCommands runs Berth in one process, and beside it the choice as a plugin service.
 func berthServiceCommands(e environment) ([]command, error) {
+	return berthPluginCommands(e, "{name: Choice, points: [filter, score]}", `profiles:
+- plugins:
+    multiPoint:
+      enabled:
+      - name: Choice
+`)
+}
+
+// berthSortCommands runs Berth in one process, and beside it a plugin service that sorts pods at random: they all come at once, so that no order is the one that they come in.
+func berthSortCommands(e environment) ([]command, error) {
+	return berthPluginCommands(e, "{name: Turns, points: [queueSort]}", `profiles:
+- plugins:
+    queueSort:
+      enabled:
+      - name: Turns
+      disabled:
+      - name: "*"
+`)
+}
+
+// berthOneShardCommands runs Berth in one process, with a queue in one part, as where somebody else sorts it.
+func berthOneShardCommands(e environment) ([]command, error) {
+	commands, err := berthAllCommands(e)
+	if err != nil {
+		return nil, err
+	}
+	commands[0].argv = append(commands[0].argv, "--shards", "1")
+	return commands, nil
+}
+
+// berthPluginCommands runs Berth in one process, with a configuration that has a plugin of the service beside it.
+func berthPluginCommands(e environment, used, configuration string) ([]command, error) {
 	address, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -107,18 +146,12 @@ services:
 - name: choice
   address: %s
   plugins:
-  - name: Choice
-    points: [filter, score]
-`, address), 0o600)
+  - %s
+`, address, used), 0o600)
 	if err != nil {
 		return nil, err
 	}
-	config, err := e.writeConfig(`profiles:
-- plugins:
-    multiPoint:
-      enabled:
-      - name: Choice
-`)
+	config, err := e.writeConfig(configuration)
 	if err != nil {
 		return nil, err
 	}

@@ -41,9 +41,9 @@ type PluginServiceClient interface {
 	Judge(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[JudgeRequest, JudgeResponse], error)
 	// Place has plugins say which pods may be tried, and in which order, and take their steps between the choice of a pod's node and its bind, and the bind: kube-scheduler's PreEnqueue, QueueSort, Reserve, Unreserve, Permit, PreBind, Bind and PostBind. It is only called of a service
 	// of which a profile uses one of these points, or that activates pods. A binder has one stream; another one that takes over from it may have one at the same time, with the same pods: each is by itself. Requests are sent without
-	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before. STEP_PRE_ENQUEUE is of a pod, and of no
-	// placement: of one pod it waits for the response to the one before.
-	// Each request is answered, also one without plugins. A response that does not come within the time that Berth's configuration gives for that step, or makes no sense, ends the stream; one to STEP_PRE_ENQUEUE
+	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before. STEP_PRE_ENQUEUE and STEP_QUEUE_SORT are of a pod, and of no
+	// placement: each waits for the response to the same step before of the same pod.
+	// Each request is answered, also one without plugins. A response that does not come within the time that Berth's configuration gives for that step, or makes no sense, ends the stream; one to these two
 	// only if it does not come for a minute more.
 	// When a stream ends, for whatever reason, the server takes back all that was reserved on it and has not been bound, as if it were told to. Berth gives back what waited for a response on it. What stands all
 	// the same, since it was permitted, is reserved again on the next stream, before anything else is asked; a bind of it may be under way, or have happened.
@@ -109,9 +109,9 @@ type PluginServiceServer interface {
 	Judge(grpc.BidiStreamingServer[JudgeRequest, JudgeResponse]) error
 	// Place has plugins say which pods may be tried, and in which order, and take their steps between the choice of a pod's node and its bind, and the bind: kube-scheduler's PreEnqueue, QueueSort, Reserve, Unreserve, Permit, PreBind, Bind and PostBind. It is only called of a service
 	// of which a profile uses one of these points, or that activates pods. A binder has one stream; another one that takes over from it may have one at the same time, with the same pods: each is by itself. Requests are sent without
-	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before. STEP_PRE_ENQUEUE is of a pod, and of no
-	// placement: of one pod it waits for the response to the one before.
-	// Each request is answered, also one without plugins. A response that does not come within the time that Berth's configuration gives for that step, or makes no sense, ends the stream; one to STEP_PRE_ENQUEUE
+	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before. STEP_PRE_ENQUEUE and STEP_QUEUE_SORT are of a pod, and of no
+	// placement: each waits for the response to the same step before of the same pod.
+	// Each request is answered, also one without plugins. A response that does not come within the time that Berth's configuration gives for that step, or makes no sense, ends the stream; one to these two
 	// only if it does not come for a minute more.
 	// When a stream ends, for whatever reason, the server takes back all that was reserved on it and has not been bound, as if it were told to. Berth gives back what waited for a response on it. What stands all
 	// the same, since it was permitted, is reserved again on the next stream, before anything else is asked; a bind of it may be under way, or have happened.
