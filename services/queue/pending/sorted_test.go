@@ -334,3 +334,37 @@ func TestPodsOfOtherProfilesAreNotAskedAbout(t *testing.T) {
 	}
 	asksNobody(t, q, now)
 }
+
+// A pod that is active stays so when it is sorted again, also if what had it active has cut its backoff short.
+func TestWhoIsActiveStaysSoWhenItIsSortedAgain(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := newLine(t, now, 1)
+	sorts(q, now, 1, nil)
+	q.Reject(now, st, q.Pop(now, 1)[0], refused(st))
+	q.Activate(now, 0)
+	q.Admit(now, asks(t, q, now), SortKey{1, 1})
+	if got := place(t, q); got != Active {
+		t.Fatalf("it is %v", got)
+	}
+	apply(t, q, st, now, cluster.PodSet{ID: 4, Pod: cluster.Pod{UID: "u4", Created: now.UnixNano()}})
+	q.Admit(now, asks(t, q, now), SortKey{2, 5})
+	q.Admit(now, asks(t, q, now), SortKey{2, 6})
+	if got := place(t, q); got != Active {
+		t.Errorf("it is %v", got)
+	}
+}
+
+// Who has the shard anew, or hears of another binder, knows nothing of orders: what that one says is the newest, whatever number it has.
+func TestANewBinderBeginsTheOrdersAnew(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := newLine(t, now, 2)
+	sorts(q, now, 9, map[string]int64{"u0": 1, "u1": 2})
+	q.Reset(now, st)
+	if got := pops(q, now, 9); got != nil {
+		t.Fatalf("%q are tried before anybody has said where they belong", got)
+	}
+	sorts(q, now, 1, map[string]int64{"u0": 2, "u1": 1})
+	if got, want := pops(q, now, 9), uids("u1", "u0"); !slices.Equal(got, want) {
+		t.Errorf("%q are tried, want %q", got, want)
+	}
+}
