@@ -90,6 +90,11 @@ type prefiltered struct {
 	chose  []string // the plugins that have chosen nodes, sorted
 }
 
+// leaves reports whether Filter plugins are asked about a node.
+func (p *prefiltered) leaves(node string) bool {
+	return p.result.AllNodes() || p.result.NodeNames.Has(node)
+}
+
 // by returns the first plugin that has chosen nodes; "": none has.
 func (p *prefiltered) by() string {
 	if len(p.chose) == 0 {
@@ -104,6 +109,8 @@ func (w *world) prefilter(ctx context.Context, k *kind, pod *v1.Pod) prefiltered
 		state := newState()
 		result, status, by := w.profile.framework.RunPreFilterPlugins(ctx, state, pod)
 		k.state, k.version, k.filtered = state, w.version, prefiltered{result, status, sets.List(by)}
+		w.attempts++
+		k.attempt, k.signature, k.took = w.attempts, w.profile.sign(ctx, pod), false
 	}
 	w.profile.judge(pod.UID, k.state, w.view())
 	return k.filtered
@@ -119,35 +126,50 @@ func (w *world) filter(ctx context.Context, k *kind, plugins, nodes []string) (*
 	if !goesOn { // what was said of it last does not count any more
 		w.profile.hints.forget(pod.UID)
 	}
-	verdicts, err := w.verdicts(ctx, k, pod, plugins, nodes)
+	verdicts, took, err := w.verdicts(ctx, k, pod, plugins, nodes)
 	w.profile.hints.end(pod, verdicts, k.filtered.chose, goesOn)
 	if err != nil {
 		return nil, err
 	}
-	return w.refusals(verdicts, k.filtered.by()), nil
+	out := w.refusals(verdicts, k.filtered.by())
+	out.Kept = took
+	return out, nil
 }
 
-// verdicts returns what plugins say of nodes, of each nil if it can run the pod.
-func (w *world) verdicts(ctx context.Context, k *kind, pod *v1.Pod, plugins, nodes []string) ([]*fwk.Status, error) {
-	verdicts := make([]*fwk.Status, len(nodes))
+// verdicts returns what plugins say of nodes, of each nil if it can run the pod. Took: some was kept.
+func (w *world) verdicts(ctx context.Context, k *kind, pod *v1.Pod, plugins, nodes []string) (verdicts []*fwk.Status, took bool, err error) {
+	verdicts = make([]*fwk.Status, len(nodes))
 	switch pre := w.prefilter(ctx, k, pod); {
 	case !pre.status.IsSuccess() && !pre.status.IsRejected():
 		k.state = nil
-		return nil, pre.status.AsError()
+		return nil, false, pre.status.AsError()
 	case !pre.status.IsSuccess():
 		for i := range verdicts {
 			verdicts[i] = pre.status
 		}
 	default:
-		if err := w.filterEach(ctx, k, pod, plugins, nodes, verdicts); err != nil {
-			return nil, err
+		is := w.keptOf(k, pod)
+		some := is.verdicts(w, k, nodes, verdicts)
+		err = w.filterEach(ctx, k, pod, plugins, nodes, some, verdicts)
+		if took = len(some) < len(nodes); err == nil && took && !slices.Contains(verdicts, nil) { // what was said for an earlier pod refuses nobody
+			w.kept = nil
+			is, took = w.keptOf(k, pod), false
+			clear(verdicts)
+			some = is.verdicts(w, k, nodes, verdicts)
+			err = w.filterEach(ctx, k, pod, plugins, nodes, some, verdicts)
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		if k.took = k.took || took; is != nil {
+			is.keep(w, k, nodes, some, verdicts)
 		}
 	}
-	return verdicts, nil
+	return verdicts, took, nil
 }
 
-// filterEach runs the Filter plugins for each node that PreFilter plugins leave.
-func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins, nodes []string, verdicts []*fwk.Status) error {
+// filterEach runs the Filter plugins for each of some nodes, by their places, that PreFilter plugins leave.
+func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins, nodes []string, some []int, verdicts []*fwk.Status) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var failed atomic.Pointer[error]
@@ -155,9 +177,9 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins, n
 		failed.CompareAndSwap(nil, &err)
 		cancel()
 	}
-	result := k.filtered.result
-	w.profile.framework.Parallelizer().Until(ctx, len(nodes), func(i int) {
-		if !result.AllNodes() && !result.NodeNames.Has(nodes[i]) {
+	w.profile.framework.Parallelizer().Until(ctx, len(some), func(j int) {
+		i := some[j]
+		if !k.filtered.leaves(nodes[i]) {
 			verdicts[i] = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) [%s]", k.filtered.by())).WithPlugin(k.filtered.by())
 			return
 		}
@@ -235,6 +257,9 @@ func (w *world) score(ctx context.Context, k *kind, plugins, names []string) (*p
 	if status := w.profile.framework.RunPreScorePlugins(ctx, k.state, pod, nodes); !status.IsSuccess() {
 		return nil, status.AsError()
 	}
+	if is := w.keptOf(k, pod); is != nil {
+		return w.scoreKept(ctx, is, k, pod, plugins, nodes)
+	}
 	scored, status := w.profile.framework.RunScorePlugins(ctx, k.state, pod, nodes)
 	if !status.IsSuccess() {
 		return nil, status.AsError()
@@ -252,6 +277,27 @@ func (w *world) score(ctx context.Context, k *kind, plugins, names []string) (*p
 				out.Scores[n].Scores[i] = int32(s.Score)
 			}
 		}
+	}
+	return out, nil
+}
+
+// scoreKept is score of a pod that is signed, behind PreScore.
+func (w *world) scoreKept(ctx context.Context, is *kept, k *kind, pod *v1.Pod, plugins []string, nodes []fwk.NodeInfo) (*pluginv1.Answer, error) {
+	lists, took, err := w.scoreEach(ctx, is, k, pod, nodes)
+	if err != nil {
+		return nil, err
+	}
+	out := &pluginv1.Answer{Kept: took}
+	for _, name := range plugins {
+		scores := make([]int32, len(nodes))
+		for n, list := range lists {
+			if w.profile.called(w.profile.scorers[n].Name(), "") == name {
+				for i := range list {
+					scores[i] = int32(list[i].Score)
+				}
+			}
+		}
+		out.Scores = append(out.Scores, &pluginv1.Scores{Scores: scores})
 	}
 	return out, nil
 }

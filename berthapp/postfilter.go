@@ -24,6 +24,7 @@ func (w *world) postFilter(ctx context.Context, k *kind, q *pluginv1.Question, n
 		k.state = nil
 		return nil, pre.status.AsError()
 	}
+	w.kept = nil // they may change anything
 	statuses, err := statusesOf(q, nodes)
 	if err != nil {
 		return nil, err

@@ -165,6 +165,9 @@ type profile struct {
 	nameOf    map[string]string   // of those that call themselves otherwise than the configuration, what that calls them
 	points    map[string][]string // of each of names, in the words of a profile
 	framework framework.Framework
+	scorers   []fwk.ScorePlugin // in the order in which the framework has them
+	signs     bool              // what plugins say of nodes may be kept, for pods that all of them sign
+	now       func() time.Time
 	shown     shown
 	pods      *podStore
 	nodes     corelisters.NodeLister // nil: no plugin takes a step, or says which pods may be tried
@@ -304,7 +307,7 @@ func (p *plugins) start(ctx context.Context, cfg *loaded, schedulerName string, 
 		m.end()
 		return nil, err
 	}
-	profile.end = m.end
+	profile.end, profile.signs = m.end, p.signs(cfg, &cfg.Profiles[at])
 	return profile, nil
 }
 
@@ -375,7 +378,7 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &profile{nameOf: make(map[string]string), points: make(map[string][]string), pods: m.pods, tell: m.tell, cycle: make(chan struct{}, 1)}
+	p := &profile{nameOf: make(map[string]string), points: make(map[string][]string), pods: m.pods, tell: m.tell, cycle: make(chan struct{}, 1), now: time.Now}
 	nobody, err := newWorld(m.ctx, p, 0)
 	if err != nil {
 		return nil, err
@@ -398,6 +401,9 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	for name, plugin := range m.made {
 		p.names = append(p.names, name)
 		p.nameOf[plugin.Name()], p.points[name] = name, pointsOf(plugin)
+	}
+	for _, is := range p.framework.ListPlugins().Score.Enabled {
+		p.scorers = append(p.scorers, m.made[p.nameOf[is.Name]].(fwk.ScorePlugin))
 	}
 	register := sets.New[string]()
 	for _, plugin := range m.made {

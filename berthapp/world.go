@@ -37,6 +37,9 @@ type world struct {
 	moved   map[string]bool     // nodes, by name, that may be others than the cache has
 	version int                 // counts changes of the cache
 
+	attempts int   // counts PreFilter
+	kept     *kept // nil: nothing is
+
 	cache    internalcache.Cache
 	snapshot *internalcache.Snapshot
 	cached   map[string]*v1.Node // nodes in the cache, by name
@@ -64,6 +67,9 @@ type kind struct {
 	pod           *v1.Pod        // nil: object has not been decoded
 	state         fwk.CycleState // nil: PreFilter has not run
 	version       int            // world.version when it ran
+	attempt       int            // world.attempts then
+	signature     string         // "": the pod is not signed
+	took          bool           // some verdict was kept
 	filtered      prefiltered
 }
 
@@ -221,8 +227,10 @@ func (w *world) sync(ctx context.Context) error {
 		return notYet{err}
 	}
 	// 2. Pods that have left, moved or changed.
+	before := make(map[types.UID]string)
 	for uid := range w.touched {
 		if was, ok := w.placed[uid]; ok {
+			before[uid] = was.pod.Spec.NodeName
 			if err := w.cache.RemovePod(w.logger, was.pod); err != nil {
 				return err
 			}
@@ -241,12 +249,13 @@ func (w *world) sync(ctx context.Context) error {
 		switch was, is := w.cached[name], byName[name]; {
 		case was == nil && is != nil:
 			w.cache.AddNode(w.logger, is)
-			w.cached[name] = is
+			w.cached[name], w.kept = is, nil
 		case was != nil && is == nil:
 			if err := w.cache.RemoveNode(w.logger, was); err != nil {
 				return err
 			}
 			delete(w.cached, name)
+			w.kept = nil
 		case was != nil && was != is:
 			w.cache.UpdateNode(w.logger, was, is)
 			w.cached[name] = is
@@ -263,6 +272,9 @@ func (w *world) sync(ctx context.Context) error {
 			return err
 		}
 		w.placed[uid] = held{pods[k], pod}
+		if before[uid] != name {
+			w.comes(uid)
+		}
 	}
 	clear(w.touched)
 	clear(w.moved)

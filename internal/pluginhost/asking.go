@@ -248,6 +248,18 @@ func (k *Asking) CollectScores(st *cluster.State, subject engine.Subject, nodes 
 	}
 }
 
+// CollectChosen notes that it is to be asked once more about a node that was collected and not refused, the one that the pod is to get: by itself, in the state in which it was asked about, of services that have said of some nodes what they had said for an
+// earlier pod. False: there is nothing to ask. Behind Exchange, Refusal says what has come of it.
+func (k *Asking) CollectChosen(i cluster.NodeIndex) (asks bool) {
+	for _, p := range k.parts {
+		if is := p.service.session; p.kind.column != nil && p.kind.column.alike {
+			is.begun, asks = true, true
+			is.ask(p.kind, &p.use, p.kind.column.answers[i].seq, i)
+		}
+	}
+	return asks
+}
+
 // Exchange asks what has been collected, of all services even if one fails: what is to be told to others would pile up, and what they say is kept. If it returns [ErrAgain], all is to be done once more, from Begin on. Another error ends the attempt; it names the service.
 func (k *Asking) Exchange(ctx context.Context) error {
 	var failed error

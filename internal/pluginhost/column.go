@@ -34,6 +34,7 @@ type column struct {
 	text     int                // bytes of refusals
 	renewed  time.Duration      // when it began anew last
 	scores   [][]int8           // by plugin, then by node
+	alike    bool               // of some nodes it is what was said for an earlier pod alike
 }
 
 // answer is what is said of a node.
@@ -106,7 +107,7 @@ func (is *session) forgetAnswers(c *column) {
 func (c *column) forget() {
 	clear(c.answers)
 	clear(c.index)
-	c.refusals, c.text = nil, 0
+	c.refusals, c.text, c.alike = nil, 0, false
 }
 
 // take keeps an answer to a question, if it makes sense.
@@ -153,6 +154,7 @@ func (c *column) take(q *question, a *pluginv1.Answer, began time.Duration) erro
 			}
 		}
 	}
+	c.alike = c.alike || a.GetKept()
 	for k, i := range q.nodes {
 		is := answer{seq: q.seq, at: began, object: q.objects[k]}
 		if len(a.GetVerdicts()) > 0 && a.GetVerdicts()[k] != 0 {

@@ -171,7 +171,7 @@ func (s *service) exchange(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if !b.stale {
+			if !b.stale && !slices.ContainsFunc(response.GetAnswers(), (*pluginv1.Answer).GetKept) { // which says nothing of how long nodes take
 				s.pace(b.count, took)
 			}
 		case errors.Is(err, errLate):

@@ -540,7 +540,17 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		}
 		best = choose(left, scores)
 	}
-	// 4. Place.
+	// 4. Place, if it can run there still: scores may be those of an earlier pod, as may be that it can.
+	switch ok, err := a.askChosen(ctx, best); {
+	case ctx.Err() != nil:
+		a.err = context.Cause(ctx)
+		return false
+	case errors.Is(err, pluginhost.ErrAgain), err == nil && !ok:
+		return true
+	case err != nil:
+		a.end(rejection{err: err})
+		return false
+	}
 	a.place(best, s.version)
 	return !a.over()
 }

@@ -184,6 +184,20 @@ func (a *asked) askScores(ctx context.Context, nodes []seenNode) (ok bool, err e
 	return err == nil, err
 }
 
+// askChosen has plugin services say once more whether the pod can run on the node that it is to get, if what they have said was said for an earlier pod alike. False: it cannot.
+func (a *asked) askChosen(ctx context.Context, n seenNode) (ok bool, err error) {
+	if a.judges == nil || !a.judges.CollectChosen(n.Node) {
+		return true, nil
+	}
+	if err := a.judges.Exchange(ctx); err != nil {
+		a.judges.Done()
+		a.judges = nil // whatever comes next begins anew
+		return false, err
+	}
+	_, refused := a.judges.Refusal(n.Node)
+	return !refused, nil
+}
+
 // addScores adds to totals what plugin services score.
 func (a *asked) addScores(nodes []seenNode) {
 	if a.judges == nil {

@@ -1294,7 +1294,10 @@ type Answer struct {
 	// The question could not be answered: attempts of the pods concerned fail with this text. At most 1 KiB.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// What has come of post_filters.
-	PostFiltered  *PostFiltered `protobuf:"bytes,5,opt,name=post_filtered,json=postFiltered,proto3" json:"post_filtered,omitempty"`
+	PostFiltered *PostFiltered `protobuf:"bytes,5,opt,name=post_filtered,json=postFiltered,proto3" json:"post_filtered,omitempty"`
+	// Of some nodes this was said for an earlier pod that is as good as the same, and such pods have been placed since: before the pod is placed, the chosen node is asked about in a question that has no other one,
+	// which is answered anew. If it is refused, all are asked about again.
+	Kept          bool `protobuf:"varint,6,opt,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1362,6 +1365,13 @@ func (x *Answer) GetPostFiltered() *PostFiltered {
 		return x.PostFiltered
 	}
 	return nil
+}
+
+func (x *Answer) GetKept() bool {
+	if x != nil {
+		return x.Kept
+	}
+	return false
 }
 
 // PostFiltered is what plugins have done for a pod that fits nowhere.
@@ -2126,13 +2136,14 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\brefusals\x18\a \x03(\v2\x18.berth.plugin.v1.RefusalR\brefusals\"R\n" +
 	"\rJudgeResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x121\n" +
-	"\aanswers\x18\x02 \x03(\v2\x17.berth.plugin.v1.AnswerR\aanswers\"\xe5\x01\n" +
+	"\aanswers\x18\x02 \x03(\v2\x17.berth.plugin.v1.AnswerR\aanswers\"\xf9\x01\n" +
 	"\x06Answer\x12\x1a\n" +
 	"\bverdicts\x18\x01 \x03(\rR\bverdicts\x124\n" +
 	"\brefusals\x18\x02 \x03(\v2\x18.berth.plugin.v1.RefusalR\brefusals\x12/\n" +
 	"\x06scores\x18\x03 \x03(\v2\x17.berth.plugin.v1.ScoresR\x06scores\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12B\n" +
-	"\rpost_filtered\x18\x05 \x01(\v2\x1d.berth.plugin.v1.PostFilteredR\fpostFiltered\"\xc5\x01\n" +
+	"\rpost_filtered\x18\x05 \x01(\v2\x1d.berth.plugin.v1.PostFilteredR\fpostFiltered\x12\x12\n" +
+	"\x04kept\x18\x06 \x01(\bR\x04kept\"\xc5\x01\n" +
 	"\fPostFiltered\x12\x18\n" +
 	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x1c\n" +
 	"\tnominated\x18\x02 \x01(\tR\tnominated\x12+\n" +

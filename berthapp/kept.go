@@ -1,0 +1,282 @@
+package berthapp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	inTree "k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+)
+
+// keptFor is how long what plugins have said of nodes is taken for further pods: kube-scheduler's maxBatchAge.
+const keptFor = 500 * time.Millisecond
+
+// kept is what the plugins of a profile, all of which sign its pods (fwk.SignPlugin), have said of nodes for pods of one signature that come one behind the other. By what kube-scheduler has them promise, placing one of these changes what is
+// said of its node, and of no other one. So it is void once anything else has been placed, for keptFor at most, and of each node until that changes. It is as kube-scheduler's batches, but that nodes which change are judged anew, and so need not be full.
+// Nobody is refused by it alone, and the node that a pod gets is judged for it itself: Berth asks about that one once more.
+type kept struct {
+	signature string
+	first     int       // the attempt that it has begun with
+	ends      time.Time // later, no other attempt takes anything of it
+	pods      map[types.UID]bool
+	nodes     map[string]*keptNode
+
+	list    int              // counts the lists of nodes that have been scored
+	listed  int              // nodes of the last one that are what they were then, as far as has been noticed
+	newest  int64            // generation of a node, when they were scored last
+	skipped sets.Set[string] // plugins that have not scored them
+}
+
+// keptNode is what is kept of a node, as it is in a generation.
+type keptNode struct {
+	generation int64
+	attempt    int // the last in which Filter plugins have run for the node, in whichever generation
+	judged     bool
+	verdict    *fwk.Status // nil: it can run such a pod
+	list       int         // the last list that it was in
+	scores     []int64     // by profile.scorers, not normalised
+}
+
+// signs reports whether anything may be kept for pods of a profile: there are no extenders, as in kube-scheduler, and no other plugins that judge and sign nothing, which are those of plugin services. Of its own plugins, Berth sees itself to what they say.
+func (p *plugins) signs(cfg *loaded, full *config.KubeSchedulerProfile) bool {
+	known := inTree.NewInTreeRegistry()
+	return len(cfg.Extenders) == 0 && !slices.ContainsFunc([]*config.PluginSet{
+		&full.Plugins.PreFilter, &full.Plugins.Filter, &full.Plugins.PreScore, &full.Plugins.Score, &full.Plugins.MultiPoint,
+	}, func(set *config.PluginSet) bool {
+		return slices.ContainsFunc(set.Enabled, func(e config.Plugin) bool { return p.registry[e.Name] == nil && known[e.Name] == nil })
+	})
+}
+
+// sign returns the signature of a pod, "" if there is none.
+func (p *profile) sign(ctx context.Context, pod *v1.Pod) string {
+	if !p.signs || !p.framework.HasFilterPlugins() && !p.framework.HasScorePlugins() {
+		return ""
+	}
+	return string(p.framework.SignPod(ctx, pod))
+}
+
+// keptOf returns what is kept for a pod that is judged, nil if it is not signed. What was kept for pods of another signature is not any more.
+func (w *world) keptOf(k *kind, pod *v1.Pod) *kept {
+	if k.signature == "" {
+		w.kept = nil
+		return nil
+	}
+	if is := w.kept; is == nil || is.signature != k.signature || is.first != k.attempt && w.profile.now().After(is.ends) {
+		w.kept = &kept{signature: k.signature, first: k.attempt, pods: make(map[types.UID]bool), nodes: make(map[string]*keptNode)}
+	}
+	w.kept.pods[pod.UID] = true
+	return w.kept
+}
+
+// lasts has what is kept last from now on, if it is of the attempt that it has begun with.
+func (is *kept) lasts(k *kind, now time.Time) {
+	if is.first == k.attempt {
+		is.ends = now.Add(keptFor)
+	}
+}
+
+// comes says that a pod has come to a node.
+func (w *world) comes(uid types.UID) {
+	if w.kept != nil && !w.kept.pods[uid] {
+		w.kept = nil
+	}
+}
+
+// of returns what is kept of a node, in its generation.
+func (is *kept) of(node fwk.NodeInfo) *keptNode {
+	name := node.Node().Name
+	n := is.nodes[name]
+	if n == nil {
+		n = new(keptNode)
+		is.nodes[name] = n
+	}
+	if n.generation != node.GetGeneration() {
+		if is.scored(n) {
+			is.listed--
+		}
+		*n = keptNode{generation: node.GetGeneration(), attempt: n.attempt}
+	}
+	return n
+}
+
+// verdicts fills in which verdicts on nodes are kept, and returns the places of all others. A node that is asked about by itself is judged.
+func (is *kept) verdicts(w *world, k *kind, nodes []string, verdicts []*fwk.Status) (others []int) {
+	for i, name := range nodes {
+		if is != nil && len(nodes) > 1 && k.filtered.leaves(name) {
+			if node, err := w.snapshot.Get(name); err == nil {
+				if n := is.of(node); n.judged {
+					verdicts[i] = n.verdict
+					continue
+				}
+			}
+		}
+		others = append(others, i)
+	}
+	return others
+}
+
+// keep keeps verdicts on some nodes. If one is not what was said for an earlier pod, nothing is kept of what was said then.
+func (is *kept) keep(w *world, k *kind, nodes []string, some []int, verdicts []*fwk.Status) {
+	for _, i := range some {
+		if !k.filtered.leaves(nodes[i]) {
+			continue
+		}
+		node, err := w.snapshot.Get(nodes[i])
+		if err != nil {
+			continue
+		}
+		n := is.of(node)
+		if n.judged && n.verdict.IsSuccess() != verdicts[i].IsSuccess() {
+			w.kept = nil
+			return
+		}
+		n.attempt, n.judged, n.verdict = k.attempt, true, verdicts[i]
+	}
+	is.lasts(k, w.profile.now())
+}
+
+// scored reports whether a node was scored with the last ones that were.
+func (is *kept) scored(n *keptNode) bool { return n.scores != nil && n.list == is.list }
+
+// sameList reports whether nodes that are to be scored are those that were scored last, but for nodes that have changed since: only then scores are what they would be, for PreScore sees all of them.
+func (is *kept) sameList(w *world, nodes []*keptNode, skipped sets.Set[string]) bool {
+	if is.list == 0 || !is.skipped.Equal(skipped) {
+		return false
+	}
+	again := make(map[*keptNode]bool)
+	for _, n := range nodes {
+		switch {
+		case is.scored(n):
+			again[n] = true
+		case n.generation <= is.newest:
+			return false
+		}
+	}
+	if len(again) == is.listed {
+		return true
+	}
+	for name, n := range is.nodes {
+		if !is.scored(n) || again[n] {
+			continue
+		}
+		if node, err := w.snapshot.Get(name); err == nil && node.GetGeneration() == n.generation {
+			return false
+		}
+		n.scores = nil
+		is.listed--
+	}
+	return true
+}
+
+// scoreEach returns what Score plugins say of nodes for a pod that is signed, by their places in profile.scorers, normalised; nil of those that have skipped it. It is kube-scheduler's RunScorePlugins, but that scores are kept.
+func (w *world) scoreEach(ctx context.Context, is *kept, k *kind, pod *v1.Pod, nodes []fwk.NodeInfo) (lists []fwk.NodeScoreList, took bool, err error) {
+	// 1. Of which nodes is not known what plugins score them?
+	skipped := k.state.GetSkipScorePlugins()
+	of := make([]*keptNode, len(nodes))
+	for i, node := range nodes {
+		of[i] = is.of(node)
+	}
+	same := is.sameList(w, of, skipped)
+	var some []int
+	for i, n := range of {
+		if !same || !is.scored(n) {
+			some = append(some, i)
+		}
+	}
+	// 2. What do they? Who notes in Filter what it scores by has to have seen the node.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	scores := make([][]int64, len(some))
+	w.profile.framework.Parallelizer().Until(ctx, len(some), func(j int) {
+		node := nodes[some[j]]
+		if k.took && of[some[j]].attempt != k.attempt {
+			w.profile.framework.RunFilterPlugins(ctx, k.state, pod, node)
+		}
+		scores[j] = make([]int64, len(w.profile.scorers))
+		for n, plugin := range w.profile.scorers {
+			if skipped.Has(plugin.Name()) {
+				continue
+			}
+			score, status := plugin.Score(ctx, k.state, pod, node)
+			if !status.IsSuccess() {
+				cancel(fmt.Errorf("running Score plugins: plugin %q failed with: %w", plugin.Name(), status.AsError()))
+				return
+			}
+			scores[j][n] = score
+		}
+	}, metrics.Score)
+	if ctx.Err() != nil {
+		return nil, false, context.Cause(ctx)
+	}
+	// 3. That is kept.
+	if !same {
+		is.list, is.listed, is.skipped = is.list+1, 0, skipped
+	}
+	for j, i := range some {
+		of[i].attempt, of[i].scores, of[i].list = k.attempt, scores[j], is.list
+		is.listed++
+	}
+	if is.newest, err = w.newest(); err != nil {
+		return nil, false, err
+	}
+	is.lasts(k, w.profile.now())
+	// 4. All are normalised.
+	lists, err = w.normalised(ctx, k, pod, nodes, of, skipped)
+	return lists, len(some) < len(nodes), err
+}
+
+// normalised has plugins normalise the scores of nodes.
+func (w *world) normalised(ctx context.Context, k *kind, pod *v1.Pod, nodes []fwk.NodeInfo, of []*keptNode, skipped sets.Set[string]) ([]fwk.NodeScoreList, error) {
+	lists := make([]fwk.NodeScoreList, len(w.profile.scorers))
+	var failed atomic.Pointer[error]
+	w.profile.framework.Parallelizer().Until(ctx, len(lists), func(n int) {
+		plugin := w.profile.scorers[n]
+		if skipped.Has(plugin.Name()) {
+			return
+		}
+		list := make(fwk.NodeScoreList, len(nodes))
+		for i, node := range nodes {
+			list[i] = fwk.NodeScore{Name: node.Node().Name, Score: of[i].scores[n]}
+		}
+		err := error(nil)
+		if extensions := plugin.ScoreExtensions(); extensions != nil {
+			if status := extensions.NormalizeScore(ctx, k.state, pod, list); !status.IsSuccess() {
+				err = fmt.Errorf("running Normalize on Score plugins: plugin %q failed with: %w", plugin.Name(), status.AsError())
+			}
+		}
+		for i := 0; i < len(list) && err == nil; i++ {
+			if s := list[i].Score; s > fwk.MaxNodeScore || s < fwk.MinNodeScore {
+				err = fmt.Errorf("applying score defaultWeights on Score plugins: plugin %q returns an invalid score %v, it should in the range of [%v, %v] after normalizing", plugin.Name(), s, fwk.MinNodeScore, fwk.MaxNodeScore)
+			}
+		}
+		if err != nil {
+			failed.CompareAndSwap(nil, &err)
+		}
+		lists[n] = list
+	}, metrics.Score)
+	if err := failed.Load(); err != nil {
+		return nil, *err
+	}
+	return lists, ctx.Err()
+}
+
+// newest returns the generation of the node that has changed last.
+func (w *world) newest() (newest int64, err error) {
+	nodes, err := w.snapshot.NodeInfos().List()
+	if err != nil {
+		return 0, errors.Join(errors.New("list the nodes"), err)
+	}
+	for _, node := range nodes {
+		newest = max(newest, node.GetGeneration())
+	}
+	return newest, nil
+}

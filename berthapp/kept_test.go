@@ -1,0 +1,619 @@
+package berthapp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	restclient "k8s.io/client-go/rest"
+	fwk "k8s.io/kube-scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/placeserver"
+)
+
+// counter is a plugin that says of a node what the test has it say, and counts for whom it does. It signs pods by their label app, unless that is "unsigned".
+type counter struct {
+	mu       sync.Mutex
+	filtered []string
+	scored   []string
+	listed   int // nodes that were normalised last
+	refuses  func(pod *v1.Pod, node fwk.NodeInfo) bool
+	scores   func(pod *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status)
+}
+
+// sees is what a counter notes of nodes in the state of a pod, in Filter.
+type sees string
+
+func (s sees) Clone() fwk.StateData { return s }
+
+func (*counter) Name() string { return "Counter" }
+
+func (*counter) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if pod.Labels["app"] == "unsigned" {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "it is not signed")
+	}
+	return []fwk.SignFragment{{Key: "app", Value: pod.Labels["app"]}}, nil
+}
+
+func (c *counter) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	name := node.Node().Name
+	state.Write(fwk.StateKey("sees "+name), sees(pod.UID))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.filtered = append(c.filtered, name)
+	if c.refuses != nil && c.refuses(pod, node) {
+		return fwk.NewStatus(fwk.Unschedulable, name+" is refused")
+	}
+	return nil
+}
+
+func (c *counter) Score(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	name := node.Node().Name
+	if by, err := state.Read(fwk.StateKey("sees " + name)); err != nil || by.(sees) != sees(pod.UID) {
+		return 0, fwk.NewStatus(fwk.Error, fmt.Sprintf("%s has not been filtered for %s", name, pod.UID))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.scored = append(c.scored, name)
+	if c.scores != nil {
+		return c.scores(pod, node)
+	}
+	return 10*int64(len(node.GetPods())) + int64(name[1]-'0'), nil
+}
+
+func (c *counter) ScoreExtensions() fwk.ScoreExtensions { return c }
+
+// NormalizeScore gives each node 100 less what it scores, and tells how many there are.
+func (c *counter) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.listed = len(scores)
+	for i := range scores {
+		scores[i].Score = 100 - scores[i].Score
+	}
+	return nil
+}
+
+// calls returns for which nodes the plugin has been called since it was asked last.
+func (c *counter) calls() (filtered, scored string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	slices.Sort(c.filtered)
+	slices.Sort(c.scored)
+	filtered, scored = strings.Join(c.filtered, " "), strings.Join(c.scored, " ")
+	c.filtered, c.scored = nil, nil
+	return filtered, scored
+}
+
+// unsigned is a counter that signs nothing.
+type unsigned struct {
+	fwk.FilterPlugin
+	fwk.ScorePlugin
+}
+
+func (unsigned) Name() string { return "Counter" }
+
+// other is a second plugin.
+type other struct{ fwk.Plugin }
+
+func (other) Name() string { return "Other" }
+
+// filters is a plugin that signs nothing, and lets pods go anywhere.
+type filters struct{}
+
+func (filters) Name() string { return "Other" }
+
+func (filters) Filter(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo) *fwk.Status { return nil }
+
+// row is a row of pods that come one behind the other, as Berth asks about them.
+type row struct {
+	t       testing.TB
+	client  *fake.Clientset
+	profile *profile
+	world   *world
+	clock   time.Time
+
+	nodes map[int32]string
+	kind  int32
+	count int
+	told  pluginv1.JudgeRequest
+}
+
+const rowConfig = `
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint:
+      enabled: [PLUGINS]
+`
+
+func newRow(t testing.TB, nodes int, made ...fwk.Plugin) *row {
+	t.Helper()
+	return newRowOf(t, rowConfig, nodes, made...)
+}
+
+func newRowOf(t testing.TB, config string, nodes int, made ...fwk.Plugin) *row {
+	t.Helper()
+	p, enabled := &plugins{registry: make(frameworkruntime.Registry)}, make([]string, 0, len(made))
+	for _, plugin := range made {
+		enabled = append(enabled, fmt.Sprintf("{name: %s}", plugin.Name()))
+		if err := p.add(plugin.Name(), func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin, nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := decode([]byte(strings.ReplaceAll(config, "PLUGINS", strings.Join(enabled, ", "))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &row{t: t, client: fake.NewClientset(), clock: time.Unix(1_000_000, 0), nodes: make(map[int32]string)}
+	ctx, cancel := context.WithCancel(context.Background())
+	if r.profile, err = p.start(ctx, &loaded{cfg, &restclient.Config{}, r.client}, "default-scheduler", new(placeserver.Server), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	r.profile.now = func() time.Time { return r.clock }
+	if r.world, err = newWorld(ctx, r.profile, 10*time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r.world.close()
+		r.profile.close()
+		cancel()
+	})
+	for i := range nodes {
+		r.node(int32(i), nil)
+	}
+	return r
+}
+
+// node tells a node.
+func (r *row) node(id int32, labels map[string]string) {
+	r.t.Helper()
+	name := fmt.Sprint("n", id)
+	object, err := json.Marshal(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.nodes[id] = name
+	r.told.Nodes = append(r.told.Nodes, &pluginv1.Node{Id: id, Spec: &pluginv1.NodeSpec{Name: name, Object: object}})
+}
+
+// pod makes a pod.
+func (r *row) pod(app string) *v1.Pod {
+	r.t.Helper()
+	r.count++
+	pod := podNamed(fmt.Sprint("p", r.count))
+	pod.Labels = map[string]string{"app": app}
+	if _, err := r.client.CoreV1().Pods(pod.Namespace).Create(r.t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+	return pod
+}
+
+// place says that a pod has been placed.
+func (r *row) place(pod *v1.Pod, node int32) {
+	r.told.Nodes = append(r.told.Nodes, &pluginv1.Node{Id: node, Added: []*pluginv1.PlacedPod{{Uid: string(pod.UID), Name: pod.Name, Kind: 1}}})
+}
+
+// asks sends a request with what is to be told.
+func (r *row) asks(q *pluginv1.Question) *pluginv1.Answer {
+	r.t.Helper()
+	r.told.Id = r.world.last + 1
+	q.Kind = r.kind
+	r.told.Questions = []*pluginv1.Question{q}
+	response, err := r.world.answer(r.t.Context(), &r.told)
+	r.told = pluginv1.JudgeRequest{}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return response.GetAnswers()[0]
+}
+
+// judgedPod is what is said of a pod.
+type judgedPod struct {
+	left   []int32
+	scores map[int32]int32
+	kept   bool // said so of verdicts, or of scores
+	err    string
+}
+
+// begin has a pod be the one that is asked about.
+func (r *row) begin(pod *v1.Pod) {
+	r.t.Helper()
+	object, err := json.Marshal(pod)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.kind++
+	if r.kind > 1 {
+		r.told.ForgottenKinds = []int32{r.kind - 1}
+	}
+	r.told.Kinds = append(r.told.Kinds, &pluginv1.Kind{Id: r.kind, SchedulerName: "default-scheduler", Object: object})
+}
+
+// judge asks about a pod: verdicts on all nodes, and the scores of those that are left, as Berth does.
+func (r *row) judge(pod *v1.Pod) (out judgedPod) {
+	r.t.Helper()
+	r.begin(pod)
+	return r.again(slices.Sorted(maps.Keys(r.nodes))...)
+}
+
+// again asks about some nodes for the pod that is asked about.
+func (r *row) again(ids ...int32) (out judgedPod) {
+	r.t.Helper()
+	a := r.asks(&pluginv1.Question{Filters: r.profile.names, Nodes: ids})
+	if out.err, out.kept = a.GetError(), a.GetKept(); out.err != "" {
+		return out
+	}
+	for i, id := range ids {
+		if len(a.GetVerdicts()) == 0 || a.GetVerdicts()[i] == 0 {
+			out.left = append(out.left, id)
+		}
+	}
+	if len(out.left) < 2 {
+		return out
+	}
+	return r.score(out)
+}
+
+func (r *row) score(out judgedPod) judgedPod {
+	r.t.Helper()
+	a := r.asks(&pluginv1.Question{Scores: []string{"Counter"}, Nodes: out.left})
+	out.err, out.kept, out.scores = a.GetError(), out.kept || a.GetKept(), make(map[int32]int32)
+	for i, id := range out.left {
+		if out.err == "" {
+			out.scores[id] = a.GetScores()[0].GetScores()[i]
+		}
+	}
+	return out
+}
+
+// expectCalls checks for which nodes the plugin has been called.
+func (r *row) expectCalls(c *counter, what, filtered, scored string) {
+	r.t.Helper()
+	if f, s := c.calls(); f != filtered || s != scored {
+		r.t.Errorf("%s: Filter is called for %q, want %q; Score for %q, want %q", what, f, filtered, s, scored)
+	}
+}
+
+func TestASignedPodIsJudgedOnNodesThatHaveChanged(t *testing.T) {
+	c := &counter{refuses: func(_ *v1.Pod, n fwk.NodeInfo) bool { return n.Node().Name == "n3" || len(n.GetPods()) > 1 }}
+	r := newRow(t, 5, c)
+	first := r.pod("x")
+	got := r.judge(first)
+	if want := (judgedPod{left: []int32{0, 1, 2, 4}, scores: map[int32]int32{0: 100, 1: 99, 2: 98, 4: 96}}); cmp.Diff(want, got, cmp.AllowUnexported(judgedPod{})) != "" {
+		t.Errorf("the first: %+v, want %+v", got, want)
+	}
+	r.expectCalls(c, "the first", "n0 n1 n2 n3 n4", "n0 n1 n2 n4")
+	r.place(first, 0)
+	second := r.pod("x")
+	got = r.judge(second)
+	if want := (judgedPod{left: []int32{0, 1, 2, 4}, scores: map[int32]int32{0: 90, 1: 99, 2: 98, 4: 96}, kept: true}); cmp.Diff(want, got, cmp.AllowUnexported(judgedPod{})) != "" {
+		t.Errorf("the second: %+v, want %+v", got, want)
+	}
+	r.expectCalls(c, "the second", "n0", "n0")
+	if c.listed != 4 {
+		t.Errorf("scores of %d nodes are normalised, want all 4 that are left", c.listed)
+	}
+	if got := r.again(1); got.kept || len(got.left) != 1 {
+		t.Errorf("the node that is chosen: %+v, want it judged for the pod itself", got)
+	}
+	r.expectCalls(c, "the node that is chosen", "n1", "")
+	r.place(second, 0) // it has as many as it takes
+	third := r.pod("x")
+	got = r.judge(third)
+	if want := (judgedPod{left: []int32{1, 2, 4}, scores: map[int32]int32{1: 99, 2: 98, 4: 96}, kept: true}); cmp.Diff(want, got, cmp.AllowUnexported(judgedPod{})) != "" {
+		t.Errorf("the third: %+v, want %+v", got, want)
+	}
+	r.expectCalls(c, "the third", "n0", "")
+	r.node(4, map[string]string{"is": "changed"})
+	r.judge(r.pod("x"))
+	r.expectCalls(c, "a node has changed", "n4", "n4")
+}
+
+func TestWhatIsKeptEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(r *row, c *counter, first *v1.Pod)
+		kept bool
+	}{
+		{"nothing has happened", func(*row, *counter, *v1.Pod) {}, true},
+		{"it is as old as it may be", func(r *row, _ *counter, _ *v1.Pod) { r.clock = r.clock.Add(keptFor) }, true},
+		{"it is too old", func(r *row, _ *counter, _ *v1.Pod) { r.clock = r.clock.Add(keptFor + 1) }, false},
+		{"it has been used meanwhile, and is too old", func(r *row, c *counter, _ *v1.Pod) {
+			r.clock = r.clock.Add(keptFor/2 + 1)
+			r.judge(r.pod("x"))
+			r.expectCalls(c, "meanwhile", "", "")
+			r.clock = r.clock.Add(keptFor / 2)
+		}, false},
+		{"a pod of another signature", func(r *row, c *counter, _ *v1.Pod) {
+			r.judge(r.pod("y"))
+			r.expectCalls(c, "the pod of another signature", "n0 n1 n2", "n0 n1 n2")
+		}, false},
+		{"a pod that is not signed", func(r *row, c *counter, _ *v1.Pod) {
+			if got := r.judge(r.pod("unsigned")); got.kept {
+				t.Error("it is taken for a pod that is not signed")
+			}
+			r.expectCalls(c, "the pod that is not signed", "n0 n1 n2", "n0 n1 n2")
+		}, false},
+		{"a pod has been placed that was not judged", func(r *row, c *counter, _ *v1.Pod) { r.place(r.pod("x"), 1) }, false},
+		{"one that is judged has been placed, and has changed since", func(r *row, c *counter, first *v1.Pod) {
+			r.place(first, 1)
+			r.judge(r.pod("x"))
+			r.expectCalls(c, "it is placed", "n1", "n1")
+			r.world.touched[first.UID] = true
+			r.judge(r.pod("x"))
+			r.expectCalls(c, "it has changed", "n1", "n1")
+		}, true},
+		{"there is a node more", func(r *row, c *counter, _ *v1.Pod) {
+			r.node(3, nil)
+			delete(r.nodes, 3) // it is not asked about
+		}, false},
+		{"there is a node less", func(r *row, c *counter, _ *v1.Pod) { // whose name is that of none that is asked about
+			r.node(3, nil)
+			delete(r.nodes, 3)
+			r.judge(r.pod("x"))
+			c.calls()
+			r.told.ForgottenNodes = []int32{3}
+		}, false},
+		{"a plugin has looked for a way", func(r *row, c *counter, _ *v1.Pod) {
+			r.asks(&pluginv1.Question{PostFilters: []string{"Nobody"}})
+		}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := new(counter)
+			r := newRow(t, 3, c)
+			first := r.pod("x")
+			r.judge(first)
+			r.expectCalls(c, "the first", "n0 n1 n2", "n0 n1 n2")
+			tt.do(r, c, first)
+			c.calls()
+			got := r.judge(r.pod("x"))
+			if got.err != "" || got.kept != tt.kept {
+				t.Errorf("%+v, want kept: %t", got, tt.kept)
+			}
+			if tt.kept {
+				r.expectCalls(c, tt.name, "", "")
+			} else {
+				r.expectCalls(c, tt.name, "n0 n1 n2", "n0 n1 n2")
+			}
+		})
+	}
+}
+
+func TestNothingIsKeptUnlessAllSign(t *testing.T) {
+	for _, tt := range []struct {
+		name, config string
+		made         func(c *counter) []fwk.Plugin
+		kept         bool
+	}{
+		{"one that signs", rowConfig, func(c *counter) []fwk.Plugin { return []fwk.Plugin{c} }, true},
+		{"one that does not", rowConfig, func(c *counter) []fwk.Plugin { return []fwk.Plugin{unsigned{c, c}} }, false},
+		{"another one that filters, and does not", rowConfig, func(c *counter) []fwk.Plugin { return []fwk.Plugin{c, filters{}} }, false},
+		{"another one that takes no part in it", rowConfig, func(c *counter) []fwk.Plugin { return []fwk.Plugin{c, other{c}} }, true},
+		{"an extender", rowConfig + "extenders: [{urlPrefix: \"http://127.0.0.1:1\", filterVerb: filter}]\n", func(c *counter) []fwk.Plugin { return []fwk.Plugin{c} }, false},
+		{"a plugin of a service", strings.ReplaceAll(rowConfig, "PLUGINS", "PLUGINS, {name: example.com/OfAService}"), func(c *counter) []fwk.Plugin { return []fwk.Plugin{c} }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := new(counter)
+			r := newRowOf(t, tt.config, 3, tt.made(c)...)
+			r.judge(r.pod("x"))
+			c.calls()
+			if got := r.judge(r.pod("x")); got.kept != tt.kept || len(got.scores) != 3 || got.scores[2] != 98 {
+				t.Errorf("%+v, want kept: %t, and the scores of 3 nodes", got, tt.kept)
+			}
+			if tt.kept {
+				r.expectCalls(c, tt.name, "", "")
+			} else {
+				r.expectCalls(c, tt.name, "n0 n1 n2", "n0 n1 n2")
+			}
+			if !tt.kept && r.world.kept != nil {
+				t.Error("something is kept")
+			}
+		})
+	}
+}
+
+func TestNobodyIsRefusedByWhatWasSaidOfAnotherPod(t *testing.T) {
+	full := true
+	c := &counter{refuses: func(_ *v1.Pod, n fwk.NodeInfo) bool { return full }}
+	r := newRow(t, 3, c)
+	r.judge(r.pod("x"))
+	r.expectCalls(c, "the first", "n0 n1 n2", "")
+	full = false // nothing that Berth tells has changed
+	if got := r.judge(r.pod("x")); len(got.left) != 3 || got.kept {
+		t.Errorf("%+v, want it to fit everywhere, and nothing kept", got)
+	}
+	r.expectCalls(c, "the second", "n0 n1 n2", "n0 n1 n2")
+}
+
+func TestThatTheChosenNodeIsRefusedEndsWhatIsKept(t *testing.T) {
+	taken := ""
+	c := &counter{refuses: func(_ *v1.Pod, n fwk.NodeInfo) bool { return n.Node().Name == taken }}
+	r := newRow(t, 3, c)
+	r.judge(r.pod("x"))
+	c.calls()
+	if got := r.judge(r.pod("x")); !got.kept || len(got.left) != 3 {
+		t.Fatalf("%+v, want all, by what is kept", got)
+	}
+	taken = "n1"
+	if got := r.again(1); len(got.left) != 0 || got.kept {
+		t.Errorf("the chosen node: %+v, want it refused", got)
+	}
+	r.expectCalls(c, "the chosen node", "n1", "")
+	if got := r.again(0, 1, 2); !slices.Equal(got.left, []int32{0, 2}) || got.kept {
+		t.Errorf("then: %+v, want 0 and 2, judged anew", got)
+	}
+	r.expectCalls(c, "then", "n0 n1 n2", "n0 n2")
+}
+
+func TestScoresAreKeptOfTheSameListAlone(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		scored []int32
+		then   []int32
+		place  int32 // the node that the first pod goes to; -1: none
+		want   string
+	}{
+		{"the same", []int32{0, 1, 2, 3}, []int32{0, 1, 2, 3}, -1, ""},
+		{"in another order", []int32{0, 1, 2, 3}, []int32{3, 1, 0, 2}, -1, ""},
+		{"but for one that has changed", []int32{0, 1, 2, 3}, []int32{0, 1, 3}, 2, ""},
+		{"and one that has changed", []int32{0, 1, 3}, []int32{0, 1, 2, 3}, 2, "n2"},
+		{"but for one that has not", []int32{0, 1, 2, 3}, []int32{0, 1, 3}, -1, "n0 n1 n3"},
+		{"and one that has not", []int32{0, 1, 3}, []int32{0, 1, 2, 3}, -1, "n0 n1 n2 n3"},
+		{"another sample", []int32{0, 1}, []int32{2, 3}, -1, "n2 n3"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := new(counter)
+			r := newRow(t, 4, c)
+			first, second := r.pod("x"), r.pod("x")
+			r.begin(first)
+			r.asks(&pluginv1.Question{Filters: r.profile.names, Nodes: []int32{0, 1, 2, 3}})
+			r.score(judgedPod{left: tt.scored})
+			if tt.place >= 0 {
+				r.place(first, tt.place)
+			}
+			for range 2 { // the last list is the one that counts
+				r.begin(second)
+				r.asks(&pluginv1.Question{Filters: r.profile.names, Nodes: []int32{0, 1, 2, 3}})
+				c.calls()
+				got := r.score(judgedPod{left: tt.then})
+				if got.err != "" {
+					t.Fatal(got.err)
+				}
+				for _, id := range tt.then {
+					want := 100 - id
+					if id == tt.place {
+						want -= 10
+					}
+					if got.scores[id] != want {
+						t.Errorf("of %d: %d, want %d", id, got.scores[id], want)
+					}
+				}
+				if _, scored := c.calls(); scored != tt.want {
+					t.Errorf("Score is called for %q, want %q", scored, tt.want)
+				}
+				tt.want = ""
+			}
+		})
+	}
+}
+
+func TestWhatAPluginFailsToSayIsNotKept(t *testing.T) {
+	ill := true
+	c := &counter{scores: func(_ *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
+		if ill {
+			return 0, fwk.NewStatus(fwk.Error, "it is ill")
+		}
+		return 200, nil
+	}}
+	r := newRow(t, 2, c)
+	if got, want := r.judge(r.pod("x")).err, `running Score plugins: plugin "Counter" failed with: it is ill`; got != want {
+		t.Errorf("error %q, want %q", got, want)
+	}
+	ill = false
+	if got, want := r.judge(r.pod("x")).err, `applying score defaultWeights on Score plugins: plugin "Counter" returns an invalid score -100, it should in the range of [0, 100] after normalizing`; got != want {
+		t.Errorf("error %q, want %q", got, want)
+	}
+}
+
+func TestLittleIsKept(t *testing.T) {
+	c := new(counter)
+	r := newRow(t, 3, c)
+	for i := range 50 { // signatures
+		pod := r.pod(fmt.Sprint("app-", i))
+		r.judge(pod)
+		r.place(pod, int32(i%3))
+		if got := r.world.kept; len(got.nodes) != 3 || len(got.pods) != 1 {
+			t.Fatalf("%d nodes and %d pods, want those of one signature", len(got.nodes), len(got.pods))
+		}
+	}
+	for range 50 { // pods of one, that do not come at once
+		r.clock = r.clock.Add(keptFor / 4)
+		r.judge(r.pod("x"))
+	}
+	if got := r.world.kept; len(got.pods) > 5 || len(got.nodes) != 3 {
+		t.Errorf("%d pods and %d nodes, want those of a while", len(got.pods), len(got.nodes))
+	}
+}
+
+// BenchmarkSignedPods asks about pods alike, one behind the other, each with 5,000 nodes, of which the last pod has changed one, by one filter and one score that compute a little.
+func BenchmarkSignedPods(b *testing.B) {
+	work := func(name string) (sum uint32) {
+		for range 50 {
+			for _, c := range []byte(name) {
+				sum = sum*31 + uint32(c)
+			}
+		}
+		return sum
+	}
+	c := &benched{work: work}
+	for _, tt := range []struct {
+		name string
+		made fwk.Plugin
+	}{{"signed", c}, {"unsigned", unsigned{c, c}}} {
+		b.Run(tt.name, func(b *testing.B) {
+			r := newRow(b, 5000, tt.made)
+			r.profile.now = time.Now
+			ids := slices.Sorted(maps.Keys(r.nodes))
+			var last *v1.Pod
+			asked := 0
+			for b.Loop() {
+				b.StopTimer()
+				pod := r.pod("x")
+				if last != nil {
+					r.place(last, int32(asked%5000))
+				}
+				last, asked = pod, asked+1
+				r.begin(pod)
+				b.StartTimer()
+				if a := r.asks(&pluginv1.Question{Filters: []string{"Counter"}, Nodes: ids}); a.GetError() != "" {
+					b.Fatal(a.GetError())
+				}
+				a := r.asks(&pluginv1.Question{Scores: []string{"Counter"}, Nodes: ids})
+				if a.GetError() != "" {
+					b.Fatal(a.GetError())
+				}
+				if a := r.asks(&pluginv1.Question{Filters: []string{"Counter"}, Nodes: ids[:1]}); a.GetError() != "" {
+					b.Fatal(a.GetError())
+				}
+			}
+		})
+	}
+}
+
+// benched is a plugin that signs, filters and scores.
+type benched struct{ work func(string) uint32 }
+
+func (*benched) Name() string { return "Counter" }
+
+func (*benched) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	return []fwk.SignFragment{{Key: "app", Value: pod.Labels["app"]}}, nil
+}
+
+func (p *benched) Filter(_ context.Context, _ fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if p.work(node.Node().Name) == 0 {
+		return fwk.NewStatus(fwk.Unschedulable, "it is refused")
+	}
+	return nil
+}
+
+func (p *benched) Score(_ context.Context, _ fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	return int64(p.work(node.Node().Name) % 100), nil
+}
+
+func (*benched) ScoreExtensions() fwk.ScoreExtensions { return nil }
