@@ -31,6 +31,7 @@ type kept struct {
 	nodes     map[string]*keptNode
 
 	list    int              // counts the lists of nodes that have been scored
+	looks   int              // counts whether lists are the same
 	listed  int              // nodes of the last one that are what they were then, as far as has been noticed
 	newest  int64            // generation of a node, when they were scored last
 	skipped sets.Set[string] // plugins that have not scored them
@@ -43,6 +44,7 @@ type keptNode struct {
 	judged     bool
 	verdict    *fwk.Status // nil: it can run such a pod
 	list       int         // the last list that it was in
+	look       int         // the last in which it was in both lists
 	scores     []int64     // by profile.scorers, not normalised
 }
 
@@ -152,20 +154,22 @@ func (is *kept) sameList(w *world, nodes []*keptNode, skipped sets.Set[string]) 
 	if is.list == 0 || !is.skipped.Equal(skipped) {
 		return false
 	}
-	again := make(map[*keptNode]bool)
+	is.looks++
+	again := 0
 	for _, n := range nodes {
 		switch {
 		case is.scored(n):
-			again[n] = true
+			n.look = is.looks
+			again++
 		case n.generation <= is.newest:
 			return false
 		}
 	}
-	if len(again) == is.listed {
+	if again == is.listed {
 		return true
 	}
 	for name, n := range is.nodes {
-		if !is.scored(n) || again[n] {
+		if !is.scored(n) || n.look == is.looks {
 			continue
 		}
 		if node, err := w.snapshot.Get(name); err == nil && node.GetGeneration() == n.generation {

@@ -60,9 +60,15 @@ func (myImages) Name() string   { return "My" + names.ImageLocality }
 // hosted are the plugins that are compared, in the order in which they run.
 var hosted = []string{names.NodeAffinity, names.NodeResourcesFit, names.PodTopologySpread, names.InterPodAffinity, names.ImageLocality}
 
-// mine returns kube-scheduler's plugins as compiled-in ones, with their default arguments.
-func mine(t failer) *plugins {
-	cfg, err := decode([]byte("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"))
+// theirDefaults and noSpread are how kube-scheduler's plugins are configured: by default, and with no pod spread that does not say so. Only then does PodTopologySpread sign pods.
+const (
+	theirDefaults = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+	noSpread      = theirDefaults + "profiles: [{schedulerName: default-scheduler, pluginConfig: [{name: PodTopologySpread, args: {defaultingType: List}}]}]\n"
+)
+
+// mine returns kube-scheduler's plugins as compiled-in ones, with the arguments that they have in a configuration.
+func mine(t failer, config string) *plugins {
+	cfg, err := decode([]byte(config))
 	if err != nil {
 		t.Fatalf("decode: %v", err)
 	}
@@ -137,6 +143,9 @@ type scene struct {
 	pods  map[types.UID]*v1.Pod // on nodes, with their nodes' names
 	count int                   // of objects that there have been
 	told  pluginv1.JudgeRequest
+	kept  bool // some of what was said last was kept
+
+	theirConfig string
 }
 
 func newScene(t *rapid.T) (*scene, func()) {
@@ -147,7 +156,8 @@ func newScene(t *rapid.T) (*scene, func()) {
 	if err != nil {
 		t.Fatalf("decode: %v", err)
 	}
-	if s.profile, err = mine(t).start(ctx, &loaded{cfg, &restclient.Config{}, s.client}, "default-scheduler", new(placeserver.Server), time.Hour); err != nil {
+	s.theirConfig = drawn(t, theirDefaults, noSpread, noSpread)
+	if s.profile, err = mine(t, s.theirConfig).start(ctx, &loaded{cfg, &restclient.Config{}, s.client}, "default-scheduler", new(placeserver.Server), time.Hour); err != nil {
 		t.Fatalf("start the plugins: %v", err)
 	}
 	if s.world, err = newWorld(ctx, s.profile, 10*time.Minute); err != nil {
@@ -165,7 +175,7 @@ func newScene(t *rapid.T) (*scene, func()) {
 // upstream returns kube-scheduler's framework with the same plugins under their own names.
 func (s *scene) upstream() framework.Framework {
 	metrics.Register()
-	cfg, err := decode([]byte("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"))
+	cfg, err := decode([]byte(s.theirConfig))
 	if err != nil {
 		s.t.Fatalf("decode: %v", err)
 	}
@@ -327,12 +337,7 @@ func (s *scene) step() {
 		if what == "place" {
 			p = there
 		}
-		if _, err := s.client.CoreV1().Pods(p.Namespace).Create(s.ctx, p, metav1.CreateOptions{}); err != nil {
-			t.Fatalf("%v", err)
-		}
-		s.pods[p.UID] = there
-		n := s.toldOf(id)
-		n.Added = append(n.Added, &pluginv1.PlacedPod{Uid: string(p.UID), Name: p.Name, Kind: 1})
+		s.place(p, there, id)
 	case "leave", "relabel", "move":
 		uids := slices.Sorted(maps.Keys(s.pods))
 		if len(uids) == 0 {
@@ -402,6 +407,24 @@ func (s *scene) step() {
 	}
 }
 
+// place has a pod be on a node; the API server has it as p.
+func (s *scene) place(p, there *v1.Pod, node int32) {
+	if _, err := s.client.CoreV1().Pods(p.Namespace).Create(s.ctx, p, metav1.CreateOptions{}); err != nil {
+		s.t.Fatalf("%v", err)
+	}
+	s.pods[p.UID] = there
+	n := s.toldOf(node)
+	n.Added = append(n.Added, &pluginv1.PlacedPod{Uid: string(p.UID), Name: p.Name, Kind: 1})
+}
+
+// alike returns another pod like one.
+func (s *scene) alike(p *v1.Pod) *v1.Pod {
+	p = p.DeepCopy()
+	p.Name = s.name("p")
+	p.UID = types.UID("uid-" + p.Name)
+	return p
+}
+
 // awaitLabels waits until the plugins are told of a pod's labels.
 func (s *scene) awaitLabels(p *v1.Pod) {
 	store := s.profile.pods
@@ -455,7 +478,9 @@ func (s *scene) ask(pod *v1.Pod) (map[string]said, string) {
 	}
 	out := make(map[string]said)
 	var left []int32
+	s.kept = false
 	for k, a := range answer() {
+		s.kept = s.kept || a.GetKept()
 		if a.GetError() != "" {
 			return nil, a.GetError()
 		}
@@ -545,10 +570,12 @@ func (s *scene) want(pod *v1.Pod) (map[string]said, string) {
 }
 
 func TestPluginsSayWhatTheySayInKubeScheduler(t *testing.T) {
-	refusedBy, scoredBy := make(map[string]int), make(map[string]int)
+	refusedBy, scoredBy, kept := make(map[string]int), make(map[string]int), 0
 	check := func(t *rapid.T) {
 		s, end := newScene(t)
 		defer end()
+		now := time.Unix(1_000_000, 0)
+		s.profile.now = func() time.Time { return now }
 		for range rapid.IntRange(3, 10).Draw(t, "nodes") {
 			id := int32(len(s.nodes))
 			s.setNode(id, s.newNode(s.name("n")))
@@ -560,21 +587,54 @@ func TestPluginsSayWhatTheySayInKubeScheduler(t *testing.T) {
 			if len(s.nodes) == 0 {
 				continue
 			}
-			pod := s.newPod()
-			got, gotErr := s.ask(pod)
-			want, wantErr := s.want(pod)
-			if gotErr != wantErr || len(got) != len(want) {
-				t.Fatalf("error %q of %d nodes, want %q of %d", gotErr, len(got), wantErr, len(want))
-			}
-			for name, is := range got {
-				if is.String() != want[name].String() {
-					t.Fatalf("of %s: %v, want %v", name, is, want[name])
+			pod, alike := s.newPod(), 1
+			if chance(t, 50) { // plugins sign it
+				if pod.Spec.TopologySpreadConstraints, alike = nil, rapid.IntRange(2, 5).Draw(t, "pods alike"); pod.Spec.Affinity != nil {
+					pod.Spec.Affinity.PodAffinity, pod.Spec.Affinity.PodAntiAffinity = nil, nil
 				}
-				refusedBy[is.plugin]++
-				for plugin, score := range is.scores {
-					if score != 0 && score != 100 {
-						scoredBy[plugin]++
+			}
+			for k := range alike { // one behind the other: what is kept for those that are signed is what would be said anew
+				if k > 0 {
+					pod = s.alike(pod)
+				} else {
+					now = now.Add(keptFor + 1) // kube-scheduler would not look what the steps have changed elsewhere, either
+				}
+				got, gotErr := s.ask(pod)
+				want, wantErr := s.want(pod)
+				if gotErr != wantErr || len(got) != len(want) {
+					t.Fatalf("error %q of %d nodes, want %q of %d", gotErr, len(got), wantErr, len(want))
+				}
+				for name, is := range got {
+					if is.String() != want[name].String() {
+						t.Fatalf("of %s: %v, want %v", name, is, want[name])
 					}
+					refusedBy[is.plugin]++
+					for plugin, score := range is.scores {
+						if score != 0 && score != 100 {
+							scoredBy[plugin]++
+						}
+					}
+				}
+				if s.kept {
+					kept++
+				}
+				var left []string
+				for name, is := range got {
+					if is.plugin == "" {
+						left = append(left, name)
+					}
+				}
+				if slices.Sort(left); len(left) == 0 {
+					break
+				}
+				there := pod.DeepCopy()
+				there.Spec.NodeName = drawn(t, left...)
+				s.place(pod, there, s.idOf(there.Spec.NodeName))
+				if chance(t, 20) { // a pod of another profile, say
+					other := s.newPod()
+					there := other.DeepCopy()
+					there.Spec.NodeName = s.nodes[drawn(t, slices.Sorted(maps.Keys(s.nodes))...)].Name
+					s.place(other, there, s.idOf(there.Spec.NodeName))
 				}
 			}
 		}
@@ -596,7 +656,10 @@ func TestPluginsSayWhatTheySayInKubeScheduler(t *testing.T) {
 			t.Errorf("no node was scored by My%s, but 0 and 100: %v", name, scoredBy)
 		}
 	}
-	t.Logf("refusals %v, scores besides 0 and 100 %v", refusedBy, scoredBy)
+	if kept == 0 {
+		t.Error("of no pod some was kept that was said of another one")
+	}
+	t.Logf("refusals %v, scores besides 0 and 100 %v, of %d pods some was kept", refusedBy, scoredBy, kept)
 }
 
 // inTreeFilters are those of hosted that filter.
