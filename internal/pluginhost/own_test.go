@@ -136,6 +136,86 @@ func TestPluginsThatDependOnTheClusterAreToldAllNodesAndAskedAnew(t *testing.T) 
 	}
 }
 
+func TestTheChosenNodeIsAskedAboutByItselfIfWhatWasSaidIsOfAnEarlierPod(t *testing.T) {
+	kept, refused := true, false
+	s := &scripted{plugins: describedRanks(), answer: func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
+		out := ranks(r)
+		for i, q := range r.GetQuestions() {
+			one := len(q.GetNodes()) == 1
+			out.Answers[i].Kept = kept && !one
+			if one && refused {
+				out.Answers[i].Verdicts = []uint32{1}
+			}
+		}
+		return out, nil
+	}}
+	h := newHost(t, []cluster.Profile{profile("default-scheduler", "ranks")}, serviceOf("s", s.serve(t), "ranks"))
+	defer h.End(0)
+	st, subjects := world(t, 200)
+	limit := h.services[0].limits.asked
+	asked := func(refuses bool) *Asking {
+		t.Helper()
+		refused = refuses
+		k, err := judge(t, h, st, subjects[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.services[0].limits.asked != limit {
+			t.Errorf("it is asked about %d nodes at a time, want %d as before: that an earlier pod was judged says nothing of how long it takes", h.services[0].limits.asked, limit)
+		}
+		before := len(s.asked)
+		if !k.CollectChosen(7) {
+			t.Fatal("the chosen node is not asked about")
+		}
+		if err := k.Exchange(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.asked[before:]; len(got) != 1 || len(got[0].GetNodes()) != 0 || len(got[0].GetQuestions()) != 1 || !slices.Equal(got[0].GetQuestions()[0].GetNodes(), []int32{7}) || !slices.Equal(got[0].GetQuestions()[0].GetFilters(), []string{"ranks"}) {
+			t.Errorf("asked %v, want whether node 7 is refused, and nothing told", got)
+		}
+		return k
+	}
+	k := asked(false)
+	if _, refused := k.Refusal(7); refused || !k.Holds(st, 7) {
+		t.Error("it is refused, or does not hold")
+	}
+	if err := st.Apply(cluster.NodeSet{Index: 7, Node: cluster.Node{Name: "n7", Allocatable: []cluster.Quantity{{Name: "cpu", Value: 2000}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if k.Holds(st, 7) {
+		t.Error("the node has changed, and what was said of it holds")
+	}
+	if _, refused := asked(true).Refusal(7); !refused {
+		t.Error("it is not refused")
+	}
+	// A node may change before it is asked about by itself: that is of the state in which all were.
+	k, err := judge(t, h, st, subjects[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused = false
+	if err := st.Apply(cluster.NodeSet{Index: 8, Node: cluster.Node{Name: "n8", Allocatable: []cluster.Quantity{{Name: "cpu", Value: 2000}}}}); err != nil {
+		t.Fatal(err)
+	}
+	k.CollectChosen(8)
+	if err := k.Exchange(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if k.Holds(st, 8) {
+		t.Error("it was asked about in an earlier state, and holds")
+	}
+	kept = false
+	if k, err = judge(t, h, st, subjects[0]); err != nil {
+		t.Fatal(err)
+	}
+	if k.CollectChosen(7) {
+		t.Error("it is asked about, and all was said for this pod")
+	}
+	if h.services[0].limits.asked == limit {
+		t.Error("how long nodes take is not looked at any more")
+	}
+}
+
 func TestScoresOfTheirOwnThatMakeNoSenseEndTheSession(t *testing.T) {
 	for _, tt := range []struct {
 		answer *pluginv1.Answer

@@ -24,6 +24,8 @@ type ranker struct {
 	scores  func(names []string) map[string]int32 // of all nodes of a question
 	asked   [][]string                            // nodes of each question for scores
 	pods    map[string]int32                      // of each node, as told last
+	kept    bool                                  // what it says of several nodes was said for an earlier pod
+	alone   []string                              // nodes that it was asked about by themselves
 }
 
 func newRanker(t testing.TB) (*ranker, *choosy) {
@@ -85,6 +87,13 @@ func (r *ranker) answer(names map[int32]string, request *pluginv1.JudgeRequest) 
 			asked = append(asked, names[id])
 		}
 		if len(q.GetFilters()) > 0 {
+			switch a.Kept = r.kept && len(asked) > 1; {
+			case len(asked) == 1:
+				r.alone = append(r.alone, asked[0])
+			case a.Kept: // it knows nothing yet of what it refuses
+				out.Answers = append(out.Answers, a)
+				continue
+			}
 			a.Refusals = []*pluginv1.Refusal{{Plugin: "Choosy", Reason: "it is refused"}}
 			for _, name := range asked {
 				verdict := uint32(0)
@@ -106,6 +115,15 @@ func (r *ranker) answer(names map[int32]string, request *pluginv1.JudgeRequest) 
 		}
 		out.Answers = append(out.Answers, a)
 	}
+	return out
+}
+
+// judgedAlone returns which nodes it was asked about by themselves since it was called last.
+func (r *ranker) judgedAlone() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.alone
+	r.alone = nil
 	return out
 }
 
@@ -182,5 +200,48 @@ func TestScoresAreOfTheNodeAsItIs(t *testing.T) {
 	}
 	if got := r.calls(); len(got) != 2 {
 		t.Errorf("scores were asked for of %v, want twice", got)
+	}
+}
+
+// What is said of nodes may be what was said for an earlier pod: the best is asked about by itself, and if it is refused, all are again.
+func TestTheNodeThatAPodGetsIsJudgedForIt(t *testing.T) {
+	src := newFakeSource()
+	r, c := newRanker(t)
+	for _, name := range []string{"a", "b", "c"} {
+		src.setNode(node(name, 4000))
+	}
+	for _, name := range []string{"p", "q", "r"} {
+		src.setPod(forChoosy(pod(name, 1000)))
+	}
+	r.scores = func([]string) map[string]int32 { return map[string]int32{"a": 40, "c": 90} }
+	b := start(t, startEtcd(t), src, withChoosy(t, c))
+	b.active()
+	if got := b.ask(b.question(1, "p")); got != "assumed on c" {
+		t.Errorf("p: %s", got)
+	}
+	if got := r.judgedAlone(); len(got) != 0 {
+		t.Errorf("it is asked about %v, and nothing was said for an earlier pod", got)
+	}
+	r.mu.Lock()
+	r.kept = true
+	r.mu.Unlock()
+	if got := b.ask(b.question(1, "q")); got != "assumed on c" {
+		t.Errorf("q: %s", got)
+	}
+	if got := r.judgedAlone(); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("it is asked about %v by themselves, want c", got)
+	}
+	r.mu.Lock()
+	r.refuses = "c"
+	r.scores = func([]string) map[string]int32 { // of all, and then of those that are left: nothing is kept any more
+		r.kept = false
+		return map[string]int32{"a": 40, "c": 90}
+	}
+	r.mu.Unlock()
+	if got := b.ask(b.question(1, "r")); got != "assumed on a" {
+		t.Errorf("r: %s", got)
+	}
+	if got := r.judgedAlone(); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("it is asked about %v by themselves, want c", got)
 	}
 }

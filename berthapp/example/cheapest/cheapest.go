@@ -35,6 +35,7 @@ var (
 	_ fwk.PreFilterPlugin = Plugin{}
 	_ fwk.FilterPlugin    = Plugin{}
 	_ fwk.ScorePlugin     = Plugin{}
+	_ fwk.SignPlugin      = Plugin{}
 )
 
 // New makes the plugin. It takes no arguments.
@@ -42,6 +43,12 @@ func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { retu
 
 // Name returns the plugin's name.
 func (Plugin) Name() string { return Name }
+
+// SignPod says that pods are alike that may pay the same: what else they are does not matter, and where one of them goes changes nothing of what a node costs.
+func (Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	budget, ok := pod.Annotations[Budget]
+	return []fwk.SignFragment{{Key: "v1.Pod.Annotations[" + Budget + "]", Value: budget}, {Key: Name + ".HasBudget()", Value: ok}}, nil
+}
 
 // PreFilter reads what the pod may pay. If it does not say, it may go anywhere.
 func (Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
