@@ -32,7 +32,7 @@ type kept struct {
 
 	list    int              // counts the lists of nodes that have been scored
 	looks   int              // counts whether lists are the same
-	listed  int              // nodes of the last one that are what they were then, as far as has been noticed
+	listed  int              // how many nodes the last one had
 	newest  int64            // generation of a node, when they were scored last
 	skipped sets.Set[string] // plugins that have not scored them
 }
@@ -40,7 +40,7 @@ type kept struct {
 // keptNode is what is kept of a node, as it is in a generation.
 type keptNode struct {
 	generation int64
-	attempt    int // the last in which Filter plugins have run for the node, in whichever generation
+	attempt    int // the last in which Filter plugins have run for the node
 	judged     bool
 	verdict    *fwk.Status // nil: it can run such a pod
 	list       int         // the last list that it was in
@@ -102,10 +102,7 @@ func (is *kept) of(node fwk.NodeInfo) *keptNode {
 		is.nodes[name] = n
 	}
 	if n.generation != node.GetGeneration() {
-		if is.scored(n) {
-			is.listed--
-		}
-		*n = keptNode{generation: node.GetGeneration(), attempt: n.attempt}
+		*n = keptNode{generation: node.GetGeneration()}
 	}
 	return n
 }
@@ -176,7 +173,6 @@ func (is *kept) sameList(w *world, nodes []*keptNode, skipped sets.Set[string]) 
 			return false
 		}
 		n.scores = nil
-		is.listed--
 	}
 	return true
 }
@@ -223,12 +219,12 @@ func (w *world) scoreEach(ctx context.Context, is *kept, k *kind, pod *v1.Pod, n
 	}
 	// 3. That is kept.
 	if !same {
-		is.list, is.listed, is.skipped = is.list+1, 0, skipped
+		is.list, is.skipped = is.list+1, skipped
 	}
 	for j, i := range some {
 		of[i].attempt, of[i].scores, of[i].list = k.attempt, scores[j], is.list
-		is.listed++
 	}
+	is.listed = len(nodes)
 	if is.newest, err = w.newest(); err != nil {
 		return nil, false, err
 	}

@@ -15,6 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/fake"
 	restclient "k8s.io/client-go/rest"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -32,6 +34,8 @@ type counter struct {
 	listed   int // nodes that were normalised last
 	refuses  func(pod *v1.Pod, node fwk.NodeInfo) bool
 	scores   func(pod *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status)
+	leaves   map[types.UID]string // the only node that PreFilter leaves a pod
+	skips    map[types.UID]bool   // pods that are not scored
 }
 
 // sees is what a counter notes of nodes in the state of a pod, in Filter.
@@ -46,6 +50,22 @@ func (*counter) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fw
 		return nil, fwk.NewStatus(fwk.Unschedulable, "it is not signed")
 	}
 	return []fwk.SignFragment{{Key: "app", Value: pod.Labels["app"]}}, nil
+}
+
+func (c *counter) PreFilter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	if node, ok := c.leaves[pod.UID]; ok {
+		return &fwk.PreFilterResult{NodeNames: sets.New(node)}, nil
+	}
+	return nil, nil
+}
+
+func (*counter) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+func (c *counter) PreScore(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	if c.skips[pod.UID] {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	return nil
 }
 
 func (c *counter) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
@@ -227,8 +247,9 @@ func (r *row) asks(q *pluginv1.Question) *pluginv1.Answer {
 type judgedPod struct {
 	left   []int32
 	scores map[int32]int32
-	kept   bool // said so of verdicts, or of scores
 	err    string
+
+	kept, keptScores bool // of some nodes it was
 }
 
 // begin has a pod be the one that is asked about.
@@ -273,7 +294,7 @@ func (r *row) again(ids ...int32) (out judgedPod) {
 func (r *row) score(out judgedPod) judgedPod {
 	r.t.Helper()
 	a := r.asks(&pluginv1.Question{Scores: []string{"Counter"}, Nodes: out.left})
-	out.err, out.kept, out.scores = a.GetError(), out.kept || a.GetKept(), make(map[int32]int32)
+	out.err, out.keptScores, out.scores = a.GetError(), a.GetKept(), make(map[int32]int32)
 	for i, id := range out.left {
 		if out.err == "" {
 			out.scores[id] = a.GetScores()[0].GetScores()[i]
@@ -302,7 +323,7 @@ func TestASignedPodIsJudgedOnNodesThatHaveChanged(t *testing.T) {
 	r.place(first, 0)
 	second := r.pod("x")
 	got = r.judge(second)
-	if want := (judgedPod{left: []int32{0, 1, 2, 4}, scores: map[int32]int32{0: 90, 1: 99, 2: 98, 4: 96}, kept: true}); cmp.Diff(want, got, cmp.AllowUnexported(judgedPod{})) != "" {
+	if want := (judgedPod{left: []int32{0, 1, 2, 4}, scores: map[int32]int32{0: 90, 1: 99, 2: 98, 4: 96}, kept: true, keptScores: true}); cmp.Diff(want, got, cmp.AllowUnexported(judgedPod{})) != "" {
 		t.Errorf("the second: %+v, want %+v", got, want)
 	}
 	r.expectCalls(c, "the second", "n0", "n0")
@@ -316,7 +337,7 @@ func TestASignedPodIsJudgedOnNodesThatHaveChanged(t *testing.T) {
 	r.place(second, 0) // it has as many as it takes
 	third := r.pod("x")
 	got = r.judge(third)
-	if want := (judgedPod{left: []int32{1, 2, 4}, scores: map[int32]int32{1: 99, 2: 98, 4: 96}, kept: true}); cmp.Diff(want, got, cmp.AllowUnexported(judgedPod{})) != "" {
+	if want := (judgedPod{left: []int32{1, 2, 4}, scores: map[int32]int32{1: 99, 2: 98, 4: 96}, kept: true, keptScores: true}); cmp.Diff(want, got, cmp.AllowUnexported(judgedPod{})) != "" {
 		t.Errorf("the third: %+v, want %+v", got, want)
 	}
 	r.expectCalls(c, "the third", "n0", "")
@@ -359,6 +380,23 @@ func TestWhatIsKeptEnds(t *testing.T) {
 			r.judge(r.pod("x"))
 			r.expectCalls(c, "it has changed", "n1", "n1")
 		}, true},
+		{"one that was placed before has changed", func(r *row, c *counter, _ *v1.Pod) {
+			stranger := r.pod("y")
+			r.place(stranger, 1)
+			r.judge(r.pod("x"))
+			r.expectCalls(c, "a stranger is placed", "n0 n1 n2", "n0 n1 n2")
+			r.world.touched[stranger.UID] = true
+			r.judge(r.pod("x"))
+			r.expectCalls(c, "it has changed", "n1", "n1")
+		}, true},
+		{"one that was placed before is elsewhere", func(r *row, c *counter, _ *v1.Pod) {
+			stranger := r.pod("y")
+			r.place(stranger, 1)
+			r.judge(r.pod("x"))
+			c.calls()
+			r.told.Nodes = []*pluginv1.Node{{Id: 1, Removed: []string{string(stranger.UID)}}}
+			r.place(stranger, 2)
+		}, false},
 		{"there is a node more", func(r *row, c *counter, _ *v1.Pod) {
 			r.node(3, nil)
 			delete(r.nodes, 3) // it is not asked about
@@ -383,7 +421,7 @@ func TestWhatIsKeptEnds(t *testing.T) {
 			tt.do(r, c, first)
 			c.calls()
 			got := r.judge(r.pod("x"))
-			if got.err != "" || got.kept != tt.kept {
+			if got.err != "" || got.kept != tt.kept || got.keptScores != tt.kept {
 				t.Errorf("%+v, want kept: %t", got, tt.kept)
 			}
 			if tt.kept {
@@ -413,7 +451,7 @@ func TestNothingIsKeptUnlessAllSign(t *testing.T) {
 			r := newRowOf(t, tt.config, 3, tt.made(c)...)
 			r.judge(r.pod("x"))
 			c.calls()
-			if got := r.judge(r.pod("x")); got.kept != tt.kept || len(got.scores) != 3 || got.scores[2] != 98 {
+			if got := r.judge(r.pod("x")); got.kept != tt.kept || got.keptScores != tt.kept || len(got.scores) != 3 || got.scores[2] != 98 {
 				t.Errorf("%+v, want kept: %t, and the scores of 3 nodes", got, tt.kept)
 			}
 			if tt.kept {
@@ -511,6 +549,60 @@ func TestScoresAreKeptOfTheSameListAlone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Some of a pod's nodes are asked about in a request, others in further ones, however long that takes.
+func TestWhatIsSaidInSeveralRequestsIsKept(t *testing.T) {
+	c := new(counter)
+	r := newRow(t, 5, c)
+	verdicts := func(ids ...int32) {
+		t.Helper()
+		r.asks(&pluginv1.Question{Filters: r.profile.names, Nodes: ids})
+		r.clock = r.clock.Add(2 * keptFor)
+	}
+	first, second := r.pod("x"), r.pod("x")
+	r.begin(first)
+	verdicts(0, 1)
+	verdicts(2, 3)
+	r.score(judgedPod{left: []int32{0, 1, 2, 3}})
+	r.expectCalls(c, "the first", "n0 n1 n2 n3", "n0 n1 n2 n3")
+	r.begin(second)
+	r.asks(&pluginv1.Question{Filters: r.profile.names, Nodes: []int32{0, 1}})
+	r.asks(&pluginv1.Question{Filters: r.profile.names, Nodes: []int32{2, 3}})
+	r.expectCalls(c, "the second", "", "")
+	r.asks(&pluginv1.Question{Filters: r.profile.names, Nodes: []int32{4}})
+	r.expectCalls(c, "another node", "n4", "")
+	if got := r.score(judgedPod{left: []int32{0, 1, 2, 3, 4}}); got.err != "" || got.keptScores {
+		t.Errorf("scores with another node: %+v, want those of this pod", got)
+	}
+	r.expectCalls(c, "scores with another node", "n0 n1 n2 n3", "n0 n1 n2 n3 n4") // that were filtered for the first
+	r.clock = r.clock.Add(keptFor + 1)                                            // since the first was scored
+	r.judge(r.pod("x"))
+	r.expectCalls(c, "the third", "n0 n1 n2 n3 n4", "n0 n1 n2 n3 n4")
+}
+
+func TestEachPodHasItsOwnPreFilterAndPreScore(t *testing.T) {
+	c := &counter{leaves: make(map[types.UID]string), skips: make(map[types.UID]bool)}
+	r := newRow(t, 3, c)
+	pods := []*v1.Pod{r.pod("x"), r.pod("x"), r.pod("x"), r.pod("x")}
+	c.leaves[pods[0].UID], c.leaves[pods[2].UID] = "n1", "n2"
+	c.skips[pods[1].UID] = true
+	if got := r.judge(pods[0]); !slices.Equal(got.left, []int32{1}) {
+		t.Errorf("%+v, want 1 left", got)
+	}
+	r.expectCalls(c, "one node is left", "n1", "")
+	if got := r.judge(pods[1]); !slices.Equal(got.left, []int32{0, 1, 2}) || !got.kept || got.scores[1] != 0 {
+		t.Errorf("%+v, want all, and not scored", got)
+	}
+	r.expectCalls(c, "all are left", "n0 n1 n2", "") // 1 before it would be scored
+	if got := r.judge(pods[2]); !slices.Equal(got.left, []int32{2}) {
+		t.Errorf("%+v, want 2 left", got)
+	}
+	r.expectCalls(c, "another one is left", "", "")
+	if got := r.judge(pods[3]); !slices.Equal(got.left, []int32{0, 1, 2}) || got.scores[1] != 99 || got.keptScores {
+		t.Errorf("%+v, want all scored", got)
+	}
+	r.expectCalls(c, "all are scored", "n0 n1 n2", "n0 n1 n2") // Filter, for it was another pod's
 }
 
 func TestWhatAPluginFailsToSayIsNotKept(t *testing.T) {

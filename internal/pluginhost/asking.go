@@ -253,7 +253,7 @@ func (k *Asking) CollectScores(st *cluster.State, subject engine.Subject, nodes 
 func (k *Asking) CollectChosen(i cluster.NodeIndex) (asks bool) {
 	for _, p := range k.parts {
 		if is := p.service.session; p.kind.column != nil && p.kind.column.alike {
-			is.begun, asks = true, true
+			asks = true
 			is.ask(p.kind, &p.use, p.kind.column.answers[i].seq, i)
 		}
 	}
