@@ -132,7 +132,7 @@ func (w *world) filter(ctx context.Context, k *kind, plugins, nodes []string) (*
 		return nil, err
 	}
 	out := w.refusals(verdicts, k.filtered.by())
-	out.Kept = took
+	out.Kept = took && w.profile.framework.HasFilterPlugins()
 	return out, nil
 }
 

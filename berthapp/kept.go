@@ -32,7 +32,6 @@ type kept struct {
 
 	list    int              // counts the lists of nodes that have been scored
 	looks   int              // counts whether lists are the same
-	listed  int              // how many nodes the last one had
 	newest  int64            // generation of a node, when they were scored last
 	skipped sets.Set[string] // plugins that have not scored them
 }
@@ -152,18 +151,13 @@ func (is *kept) sameList(w *world, nodes []*keptNode, skipped sets.Set[string]) 
 		return false
 	}
 	is.looks++
-	again := 0
 	for _, n := range nodes {
 		switch {
 		case is.scored(n):
 			n.look = is.looks
-			again++
 		case n.generation <= is.newest:
 			return false
 		}
-	}
-	if again == is.listed {
-		return true
 	}
 	for name, n := range is.nodes {
 		if !is.scored(n) || n.look == is.looks {
@@ -172,7 +166,6 @@ func (is *kept) sameList(w *world, nodes []*keptNode, skipped sets.Set[string]) 
 		if node, err := w.snapshot.Get(name); err == nil && node.GetGeneration() == n.generation {
 			return false
 		}
-		n.scores = nil
 	}
 	return true
 }
@@ -224,7 +217,6 @@ func (w *world) scoreEach(ctx context.Context, is *kept, k *kind, pod *v1.Pod, n
 	for j, i := range some {
 		of[i].attempt, of[i].scores, of[i].list = k.attempt, scores[j], is.list
 	}
-	is.listed = len(nodes)
 	if is.newest, err = w.newest(); err != nil {
 		return nil, false, err
 	}

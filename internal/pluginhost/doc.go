@@ -8,6 +8,7 @@
 //   - [Asking.Exchange], without any lock: it is asked.
 //   - [Asking.Refusal] and [Asking.Score]: what the answers are.
 //   - [Asking.CollectScores], under the lock again, and [Asking.Exchange], before [Asking.Score], if [Asking.ScoresApart]: some plugins normalise their scores themselves, and see all nodes that are left.
+//   - [Asking.CollectChosen] and [Asking.Exchange], about the node that is chosen: whether it can run the pod itself, where a service has said of nodes what it had said for an earlier one.
 //   - [Asking.Holds], under the lock again: whether the answer about a node is of the node as it is now. Only then may a pod be placed there.
 //
 // # What is kept
