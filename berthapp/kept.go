@@ -246,8 +246,8 @@ func (w *world) normalised(ctx context.Context, k *kind, pod *v1.Pod, nodes []fw
 			}
 		}
 		for i := 0; i < len(list) && err == nil; i++ {
-			if s := list[i].Score; s > fwk.MaxNodeScore || s < fwk.MinNodeScore {
-				err = fmt.Errorf("applying score defaultWeights on Score plugins: plugin %q returns an invalid score %v, it should in the range of [%v, %v] after normalizing", plugin.Name(), s, fwk.MinNodeScore, fwk.MaxNodeScore)
+			if s := list[i].Score; s > fwk.MaxScore || s < fwk.MinScore {
+				err = fmt.Errorf("applying score defaultWeights on Score plugins: plugin %q returns an invalid score %v, it should in the range of [%v, %v] after normalizing", plugin.Name(), s, fwk.MinScore, fwk.MaxScore)
 			}
 		}
 		if err != nil {
