@@ -14,10 +14,13 @@ const (
 	berthAll      = "berth-all"    // Berth in one process
 	berthSplit    = "berth-split"  // Berth with each role in processes of its own
 	berthBefore   = "berth-before" // as berth-all, with another binary
-	// With a filter and a score of others, which are next to no work: see choice.
+	// With a filter and a score of others, which are next to no work: see test/choice.
 	berthService  = "berth-service"  // berth-all, with these as a plugin service
 	berthExtender = "berth-extender" // berth-all, with these as an HTTP extender
 	kubeExtender  = "kube-extender"  // kube-scheduler, with these as an HTTP extender
+	// Berth with these compiled in, another binary: signed, so that what is said of a pod is taken for the next one alike, and not.
+	berthSigned     = "berth-signed"
+	berthCompiledIn = "berth-compiled-in"
 	// With a plugin service that sorts the queue, and with a queue in one part, as it is then.
 	berthSort     = "berth-sort"
 	berthOneShard = "berth-one-shard"
@@ -27,8 +30,10 @@ const (
 type contender struct {
 	name  string
 	berth bool // it needs the berth binary
-	blind bool // it does not look at where pods may go, so an overcommitted node or a broken constraint is no fault of it
-	etcd  bool // it needs an etcd beside the API server's, which counts as one of its processes
+	// compiledIn: it needs one that has the choice compiled in.
+	compiledIn bool
+	blind      bool // it does not look at where pods may go, so an overcommitted node or a broken constraint is no fault of it
+	etcd       bool // it needs an etcd beside the API server's, which counts as one of its processes
 	// commands returns the processes to start, in order, after writing the files they need.
 	commands func(e environment) ([]command, error)
 }
@@ -66,6 +71,8 @@ func contenders() []contender {
 		{name: berthService, berth: true, commands: berthServiceCommands},
 		{name: berthExtender, berth: true, commands: berthExtenderCommands},
 		{name: kubeExtender, commands: kubeExtenderCommands},
+		{name: berthSigned, compiledIn: true, commands: berthCompiledInCommands("SignedChoice")},
+		{name: berthCompiledIn, compiledIn: true, commands: berthCompiledInCommands("Choice")},
 		{name: berthSort, berth: true, commands: berthSortCommands},
 		{name: berthOneShard, berth: true, commands: berthOneShardCommands},
 	}

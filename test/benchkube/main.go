@@ -51,6 +51,7 @@ type config struct {
 	contenders                    []contender // empty: as many as make sense for the workload
 	berth                         string      // path of the berth binary
 	before                        string      // path of another, to compare with; empty: none
+	compiledIn                    string      // path of one that has plugins compiled in
 	kubeQPS                       int
 	bindConcurrency               int
 	timeout                       time.Duration // 0: as long as the workload says
@@ -107,6 +108,7 @@ func parse(args []string) (config, error) {
 	f.StringVar(&contenders, "contenders", "", fmt.Sprintf("comma-separated `names`, in the order of their runs, of %s; empty: all for plain pods, %s for other workloads",
 		strings.Join(contenderNames(), ", "), strings.Join(judges(), " and ")))
 	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
+	f.StringVar(&cfg.compiledIn, "compiled-in", ".bin/berth-bench", "`path` of the berth binary that has plugins compiled in: berthapp/bench")
 	f.StringVar(&cfg.before, "before", "", "`path` of another berth binary, which takes turns with it as "+berthBefore)
 	f.IntVar(&cfg.repetitions, "repetitions", 3, "`times` that each contender runs")
 	f.IntVar(&cfg.kubeQPS, "kube-qps", 5000, "QPS and burst of kube-scheduler's and Berth's clients, in `requests` per second")
@@ -146,7 +148,7 @@ func parse(args []string) (config, error) {
 		return cfg, fmt.Errorf("--timeout: %v is negative", cfg.timeout)
 	}
 	if cfg.profile != "" {
-		if ofOne := []string{berthAll, berthService, berthExtender, berthSort, berthOneShard}; contenders != "" && !slices.Contains(ofOne, contenders) {
+		if ofOne := []string{berthAll, berthService, berthExtender, berthSigned, berthCompiledIn, berthSort, berthOneShard}; contenders != "" && !slices.Contains(ofOne, contenders) {
 			return cfg, fmt.Errorf("--profile: it is of %s, not of %s", berthAll, contenders)
 		}
 		contenders, cfg.repetitions = cmp.Or(contenders, berthAll), 1
@@ -189,7 +191,10 @@ func (cfg *config) choose(workloads, contenders string) error {
 			if c.name == berthBefore {
 				flag, path = "--before", cfg.before
 			}
-			if !c.berth {
+			if c.compiledIn {
+				flag, path = "--compiled-in", cfg.compiledIn
+			}
+			if !c.berth && !c.compiledIn {
 				continue
 			}
 			if _, err := os.Stat(path); err != nil {
@@ -219,7 +224,7 @@ func (cfg config) contendersFor(w workload) []contender {
 		switch c.name {
 		case berthBefore:
 			return cfg.before == ""
-		case berthService, berthExtender, kubeExtender, berthSort, berthOneShard:
+		case berthService, berthExtender, kubeExtender, berthSigned, berthCompiledIn, berthSort, berthOneShard:
 			return true
 		case nullBinder:
 			return w.name != plain && !w.claims

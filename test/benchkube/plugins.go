@@ -14,18 +14,11 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"github.com/berth-scheduler/berth/plugin"
+	"github.com/berth-scheduler/berth/test/choice"
 )
 
 // pluginsCommand serves the foreign filter and score of the contenders that have them.
 const pluginsCommand = "plugins"
-
-// choice is the filter and the score: one node in ten is refused, and the others score 0 to 100 by tens. It is next to no work, so what is measured is what it costs to ask.
-func choice(node string) (refused bool, score int64) {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(node))
-	sum := h.Sum32()
-	return sum%10 == 0, int64(sum / 10 % 11)
-}
 
 // runPlugins serves the choice as a plugin service, and as an HTTP extender, until ctx ends.
 func runPlugins(ctx context.Context, args []string) error {
@@ -49,13 +42,13 @@ func runPlugins(ctx context.Context, args []string) error {
 		// What it says does not depend on it, but what people write does: each placement has it asked again.
 		Depends: plugin.Dependencies{Requested: true},
 		Filter: func(_ context.Context, _ *plugin.Kind, n *plugin.Node) (*plugin.Refusal, error) {
-			if refused, _ := choice(n.Name); refused {
+			if refused, _ := choice.Of(n.Name); refused {
 				return &plugin.Refusal{Reason: "not chosen"}, nil
 			}
 			return nil, nil
 		},
 		Score: func(_ context.Context, _ *plugin.Kind, n *plugin.Node) (int64, error) {
-			_, score := choice(n.Name)
+			_, score := choice.Of(n.Name)
 			return 10 * score, nil
 		},
 	}, {
@@ -80,7 +73,7 @@ func serveExtender(w http.ResponseWriter, r *http.Request) {
 	case "/filter":
 		left, failed := []string{}, extenderv1.FailedNodesMap{}
 		for _, name := range *args.NodeNames {
-			if refused, _ := choice(name); refused {
+			if refused, _ := choice.Of(name); refused {
 				failed[name] = "not chosen"
 			} else {
 				left = append(left, name)
@@ -90,7 +83,7 @@ func serveExtender(w http.ResponseWriter, r *http.Request) {
 	case "/prioritize":
 		list := make(extenderv1.HostPriorityList, len(*args.NodeNames))
 		for k, name := range *args.NodeNames {
-			_, score := choice(name)
+			_, score := choice.Of(name)
 			list[k] = extenderv1.HostPriority{Host: name, Score: score}
 		}
 		answer = list
@@ -121,6 +114,23 @@ func berthSortCommands(e environment) ([]command, error) {
       disabled:
       - name: "*"
 `)
+}
+
+// berthCompiledInCommands runs a Berth in one process that has the choice compiled in, as the plugin of a name.
+func berthCompiledInCommands(plugin string) func(e environment) ([]command, error) {
+	return func(e environment) ([]command, error) {
+		config, err := e.writeConfig("profiles:\n- plugins:\n    multiPoint:\n      enabled:\n      - name: " + plugin + "\n")
+		if err != nil {
+			return nil, err
+		}
+		e.berth = e.compiledIn
+		commands, err := berthAllCommands(e)
+		if err != nil {
+			return nil, err
+		}
+		commands[0].argv = append(commands[0].argv, "--config", config)
+		return commands, nil
+	}
 }
 
 // berthOneShardCommands runs Berth in one process, with a queue in one part, as where somebody else sorts it.

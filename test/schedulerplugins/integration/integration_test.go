@@ -22,8 +22,8 @@ var left = map[string]string{
 
 // notAsked are tests that say nothing of another scheduler, and why.
 var notAsked = map[string]string{
-	"TestQOSPluginSuite":                "it takes pods out of the scheduler's queue itself, and Berth refuses plugins that sort the queue",
-	"TestTopologicalSortPlugin":         "it takes pods out of the scheduler's queue itself, and Berth refuses plugins that sort the queue",
+	"TestQOSPluginSuite":                "it takes pods out of the scheduler's queue itself",
+	"TestTopologicalSortPlugin":         "it takes pods out of the scheduler's queue itself",
 	"TestTopologyMatchPluginValidation": "it makes a kube-scheduler itself, and looks at the error",
 }
 

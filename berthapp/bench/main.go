@@ -1,0 +1,48 @@
+// Command bench is a Berth with the filter and the score of test/benchkube compiled in: once signed, so that what is said of a pod is taken for the next one alike, and once not.
+package main
+
+import (
+	"context"
+	"os"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-scheduler/berth/berthapp"
+	"github.com/berth-scheduler/berth/test/choice"
+)
+
+func main() {
+	os.Exit(berthapp.Run(berthapp.NewCommand(
+		berthapp.WithPlugin("Choice", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin{}, nil }),
+		berthapp.WithPlugin("SignedChoice", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return signed{}, nil }),
+	)))
+}
+
+type plugin struct{}
+
+func (plugin) Name() string { return "Choice" }
+
+func (plugin) Filter(_ context.Context, _ fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if refused, _ := choice.Of(node.Node().Name); refused {
+		return fwk.NewStatus(fwk.Unschedulable, "not chosen")
+	}
+	return nil
+}
+
+func (plugin) Score(_ context.Context, _ fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	_, score := choice.Of(node.Node().Name)
+	return 10 * score, nil
+}
+
+func (plugin) ScoreExtensions() fwk.ScoreExtensions { return nil }
+
+// signed says that all pods are alike.
+type signed struct{ plugin }
+
+func (signed) Name() string { return "SignedChoice" }
+
+func (signed) SignPod(context.Context, *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	return []fwk.SignFragment{{Key: "SignedChoice", Value: true}}, nil
+}
