@@ -47,10 +47,7 @@ func (s *steps) queueSort(step *placeserver.Step) error {
 // queuedPod returns how a pod waits, as kube-scheduler has it.
 func queuedPod(pod *v1.Pod, q *pluginv1.Queued) *framework.QueuedPodInfo {
 	info, _ := framework.NewPodInfo(pod) // the API server has checked the pod's terms
-	first := time.Now()
-	if is := q.GetFirstUnixNanos(); is != 0 {
-		first = time.Unix(0, is)
-	}
+	first := time.Unix(0, q.GetFirstUnixNanos())
 	return &framework.QueuedPodInfo{
 		PodInfo: info, Timestamp: time.Unix(0, q.GetSinceUnixNanos()), InitialAttemptTimestamp: &first, Attempts: int(q.GetAttempts()), UnschedulableCount: int(q.GetUnschedulable()), ConsecutiveErrorsCount: int(q.GetErrors()),
 		UnschedulablePlugins: sets.New[string](), PendingPlugins: sets.New[string](),
@@ -89,6 +86,7 @@ func (l *line) put(less fwk.LessFunc, pod fwk.QueuedPodInfo, arrival int64, wait
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	uid := pod.GetPodInfo().GetPod().UID
+	was := l.by[uid]
 	l.take(uid)
 	p := &inLine{QueuedPodInfo: pod, uid: uid, arrival: arrival}
 	at, _ := slices.BinarySearchFunc(l.pods, p, func(other, p *inLine) int {
@@ -97,11 +95,15 @@ func (l *line) put(less fwk.LessFunc, pod fwk.QueuedPodInfo, arrival int64, wait
 		}
 		return 1
 	})
-	l.puts++
-	p.put = l.puts
-	if !l.number(p, at) {
-		l.renumber()
-		l.number(p, at) // there is room
+	if was != nil && (at == 0 || l.pods[at-1].key < was.key) && (at == len(l.pods) || was.key < l.pods[at].key) { // it stands where it has
+		p.key, p.run, p.put = was.key, was.run, was.put
+	} else {
+		l.puts++
+		p.put = l.puts
+		if !l.number(p, at) {
+			l.renumber()
+			l.number(p, at) // there is room
+		}
 	}
 	l.pods = slices.Insert(l.pods, at, p)
 	if l.by == nil {

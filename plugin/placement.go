@@ -28,18 +28,16 @@ type Placement struct {
 type Queued struct {
 	// Since is since when: the pod was made then, or its last attempt ended.
 	Since time.Time
-	// First is when it was first let in, zero if it has not been.
+	// First is when it was first let in, or is, if it is now: a different time for each pod.
 	First time.Time
 	// Attempts are how many there have been, Unschedulable how many of them found no node, and Errors how many of the last have failed.
 	Attempts, Unschedulable, Errors int
 }
 
 func queuedOf(q *pluginv1.Queued) Queued {
-	out := Queued{Since: time.Unix(0, q.GetSinceUnixNanos()), Attempts: int(q.GetAttempts()), Unschedulable: int(q.GetUnschedulable()), Errors: int(q.GetErrors())}
-	if first := q.GetFirstUnixNanos(); first != 0 {
-		out.First = time.Unix(0, first)
+	return Queued{
+		Since: time.Unix(0, q.GetSinceUnixNanos()), First: time.Unix(0, q.GetFirstUnixNanos()), Attempts: int(q.GetAttempts()), Unschedulable: int(q.GetUnschedulable()), Errors: int(q.GetErrors()),
 	}
-	return out
 }
 
 var errPodNotTold = errors.New("the pod was not told: no plugin of the process depends on objects, or it is bound and was not reserved on this stream")

@@ -61,13 +61,6 @@ func TestAPluginSaysWhereAPodBelongs(t *testing.T) {
 	}
 }
 
-// That a pod has not been let in before is no time of long ago.
-func TestAPodThatIsNewHasNoFirstTime(t *testing.T) {
-	if q := queuedOf(&pluginv1.Queued{SinceUnixNanos: 1}); !q.First.IsZero() || !q.Since.Equal(time.Unix(0, 1)) {
-		t.Errorf("%+v", q)
-	}
-}
-
 // Whether a pod may be tried, and where it belongs, may be asked at the same time.
 func TestAPluginMayDoBoth(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

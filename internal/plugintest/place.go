@@ -136,7 +136,7 @@ func (c *placing) step(step pluginv1.Step, of *pluginv1.Placement) (int64, error
 // sort asks a plugin where a pod belongs in the queue, which has come as so manyth.
 func (c *placing) sort(plugin string, of *pluginv1.Placement, arrival int) (int64, error) {
 	told := &pluginv1.Placement{Uid: of.GetUid(), Namespace: of.GetNamespace(), Name: of.GetName(), SchedulerName: of.GetSchedulerName(), Object: of.GetObject()}
-	queued := &pluginv1.Queued{SinceUnixNanos: c.suite.began.UnixNano(), Arrival: int64(arrival)}
+	queued := &pluginv1.Queued{SinceUnixNanos: c.suite.began.UnixNano(), FirstUnixNanos: c.suite.began.UnixNano() + int64(arrival), Arrival: int64(arrival)}
 	return c.send(&pluginv1.PlaceRequest{Placement: told, Step: queueSort, Plugins: []string{plugin}, Queued: queued})
 }
 

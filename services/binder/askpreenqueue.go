@@ -34,8 +34,12 @@ func (t *term) askPreEnqueue(ctx context.Context, req *binderv1.AskPreEnqueueReq
 	if t.ended() {
 		return nil, errNotActive("the term has ended")
 	}
-	for _, e := range out.GetEntrances() {
-		t.metrics.asked.WithLabelValues("pre_enqueue_" + entranceResult(e.GetResult())).Inc()
+	for i, e := range out.GetEntrances() {
+		about := "pre_enqueue_"
+		if req.GetPods()[i].GetOnlySorts() {
+			about = "queue_sort_"
+		}
+		t.metrics.asked.WithLabelValues(about + entranceResult(e.GetResult())).Inc()
 	}
 	return out, nil
 }

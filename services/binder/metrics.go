@@ -81,7 +81,7 @@ func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*
 		fenced:    counter("fenced_writes_total", "Writes refused because another binder has been elected."),
 		conflicts: counters("reason", "conflicts_total", "Pods that did not get the place a commit or preemption asked for, by reason."),
 		binds:     counters("result", "binds_total", "Binds by outcome."),
-		asked:     counters("result", "asked_total", "Pods about which extenders or plugin services were asked, by result: where they go, and, preempt_…, whom they preempt, post_filter_…, what is to be done as they fit nowhere, pre_enqueue_…, whether they may be tried."),
+		asked:     counters("result", "asked_total", "Pods about which extenders or plugin services were asked, by result: where they go, and, preempt_…, whom they preempt, post_filter_…, what is to be done as they fit nowhere, pre_enqueue_…, whether they may be tried, and queue_sort_…, only where they belong in the queue."),
 		evictions: counters("result", "evictions_total", "Tries of evictions, done or failed, victims that were only about to be bound and so are not deleted, and victims spared after all."),
 		intentsDropped: counters("reason", "intents_dropped_total",
 			"Recorded intents of earlier terms that are not carried out: a filter says no (misfit), or no binder can have meant them (foreign)."),

@@ -84,10 +84,7 @@ func (k *doorkeeper) ask(ctx context.Context, pods []pending.Entering) {
 	request := &binderv1.AskPreEnqueueRequest{Shard: k.d.sh.number, ShardRevision: k.d.sh.revision}
 	for _, p := range pods {
 		pod := &binderv1.EnteringPod{
-			Id: int32(p.ID), Uid: p.UID, OnlySorts: p.OnlySorts, SinceUnixNanos: p.Since.UnixNano(), Arrival: p.Arrival, Attempts: p.Attempts, Unschedulable: int32(p.Unschedulable), Errors: int32(p.Errors),
-		}
-		if !p.First.IsZero() {
-			pod.FirstUnixNanos = p.First.UnixNano()
+			Id: int32(p.ID), Uid: p.UID, OnlySorts: p.OnlySorts, SinceUnixNanos: p.Since.UnixNano(), FirstUnixNanos: p.First.UnixNano(), Arrival: p.Arrival, Attempts: p.Attempts, Unschedulable: int32(p.Unschedulable), Errors: int32(p.Errors),
 		}
 		request.Pods = append(request.Pods, pod)
 	}

@@ -228,7 +228,7 @@ func TestPodsGoInTheOrderThatAPluginHasThemIn(t *testing.T) {
 	w := roomy(t)
 	d := w.guard()
 	p := engine.DefaultProfile("default-scheduler")
-	p.QueueSort = "Turns"
+	p.QueueSort, p.PreEnqueues = "Turns", []string{"Doorman"}
 	w.ledger.apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Seed: 1, Profiles: []cluster.Profile{p}}})
 	enters := func(order uint64, key int64) *binderv1.Entrance {
 		return &binderv1.Entrance{Result: binderv1.Entrance_RESULT_ENTERS, SortOrder: order, SortKey: key}
@@ -262,7 +262,7 @@ func TestPodsGoInTheOrderThatAPluginHasThemIn(t *testing.T) {
 		if len(over) != 2 || over[0].GetOnlySorts() || !over[1].GetOnlySorts() {
 			t.Errorf("over was asked about as %v", over)
 		}
-		if len(told["soon"]) != 1 || told["soon"][0].GetArrival() <= told["late"][0].GetArrival() || told["soon"][0].GetSinceUnixNanos() == 0 || told["soon"][0].GetFirstUnixNanos() != 0 {
+		if len(told["soon"]) != 1 || told["soon"][0].GetArrival() <= told["late"][0].GetArrival() || told["soon"][0].GetSinceUnixNanos() == 0 || told["soon"][0].GetFirstUnixNanos() <= told["late"][0].GetFirstUnixNanos() {
 			t.Errorf("soon was asked about as %v, and late as %v", told["soon"], told["late"])
 		}
 	})

@@ -234,6 +234,7 @@ func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, ou
 		}
 		var batch []pending.Attempt
 		batch, outranked = d.popBatch(now, st, floor)
+		d.sh.knock() // who has served its backoff may have to be asked about
 		if len(batch) > 0 {
 			c, outranked = d.newCycle(now, st, batch), false
 			return nil

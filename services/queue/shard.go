@@ -49,6 +49,11 @@ func (sh *shard) with(fn func(q *pending.Queue, now time.Time)) {
 	fn(sh.queue, time.Now())
 	sh.knock()
 	sh.mu.Unlock()
+	sh.wake()
+}
+
+// wake lets the driver look at what has changed. It does not wait.
+func (sh *shard) wake() {
 	select {
 	case sh.woken <- struct{}{}:
 	default:
@@ -70,8 +75,12 @@ func (sh *shard) knock() {
 func (sh *shard) entering(busy map[string]bool) (pods []pending.Entering, next time.Time) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	gated := sh.queue.Count(pending.Gated)
 	pods = sh.queue.Entering(time.Now(), mostEntering, busy)
 	next, _ = sh.queue.NextEntering()
+	if sh.queue.Count(pending.Gated) != gated { // others may be tried instead of those that are to be sorted again
+		sh.wake()
+	}
 	return pods, next
 }
 

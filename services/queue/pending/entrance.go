@@ -15,7 +15,8 @@ import (
 // entrance is how a pod stands with these plugins.
 type entrance struct {
 	profile string
-	sorts   bool // a plugin of others sorts
+	gates   bool // plugins of others are at PreEnqueue
+	sorts   bool // one sorts
 	door    door
 	number  int64     // of the question that is under way, or was last; 0: there has been none
 	round   int64     // Queue.round when it was asked about last
@@ -27,6 +28,9 @@ type entrance struct {
 	direct  bool      // it is active as soon as it is in, whatever is left of its backoff
 	in      bool      // it was in: it is asked only where it belongs
 	moves   bool      // it has changed since that is asked, and so may where it belongs
+	moved   int       // how often it had, so that what was said was thrown away
+	owed    bool      // nobody is tried until something is said of it: it has waited since before the newest order
+	first   time.Time // when it was first let in, or the last time that it was asked about before that
 	counted bool      // an observer has heard that it came
 	plugin  string    // that keeps it out, "" if nobody has said
 	reason  string    // why it is out
@@ -46,6 +50,8 @@ const (
 	// askAgainLast is the longest pause until a pod is asked about again of which nobody says when: it doubles up to that from the first backoff. unansweredLast is that where nobody has answered.
 	askAgainLast   = time.Minute
 	unansweredLast = 10 * time.Second
+	// mostMoves is how often what is said of where a pod belongs is thrown away since it has changed meanwhile: one that changes all the time is tried all the same.
+	mostMoves = 3
 	// recalledAtOnce is how many pods are gone through at a time that are to be asked about again.
 	recalledAtOnce = 1024
 )
@@ -55,9 +61,9 @@ type Entering struct {
 	ID      cluster.PodID
 	UID     string
 	Profile string // its scheduler name
-	// OnlySorts: it is in already, and only asked is where it belongs in the queue.
+	// OnlySorts: it is in already, or its profile has nobody at PreEnqueue, and only asked is where it belongs in the queue.
 	OnlySorts bool
-	// Since is since when it waits: it was made then, or its last attempt ended; First is when it was first let in, zero if it has not been, and Arrival in which order pods came of the same time.
+	// Since is since when it waits: it was made then, or its last attempt ended; First is when it was first let in, or is, if it is now, a different time for each pod; and Arrival in which order pods came of the same time.
 	Since, First time.Time
 	Arrival      int64
 	// Attempts are how many there have been, Unschedulable how many of them found no node, and Errors how many of the last have failed.
@@ -72,12 +78,12 @@ func entranceOf(st *cluster.State, class cluster.ClassID) *entrance {
 	if profile == nil || len(profile.PreEnqueues) == 0 && profile.QueueSort == "" {
 		return nil
 	}
-	return &entrance{profile: profile.SchedulerName, sorts: profile.QueueSort != ""}
+	return &entrance{profile: profile.SchedulerName, gates: len(profile.PreEnqueues) > 0, sorts: profile.QueueSort != ""}
 }
 
 // anew returns how a pod stands of which nothing has been asked yet.
 func (is *entrance) anew() entrance {
-	return entrance{profile: is.profile, sorts: is.sorts, number: is.number}
+	return entrance{profile: is.profile, gates: is.gates, sorts: is.sorts, number: is.number, first: is.first}
 }
 
 // shut reports whether a pod is not in.
@@ -93,8 +99,9 @@ func (q *Queue) doors(e *entry, fn func(*entrance)) {
 // enter has a pod asked about that comes to wait for its turn because of an event.
 func (q *Queue) enter(now time.Time, e *entry, event string, direct bool) {
 	q.doors(e, func(is *entrance) {
+		owed := is.owed
 		*is = is.anew()
-		is.door, is.event, is.direct = doorUnasked, event, direct
+		is.door, is.event, is.direct, is.owed = doorUnasked, event, direct, owed
 	})
 	if e.place != Gated {
 		q.move(now, e, Gated, "") // nobody has kept it out yet
@@ -175,11 +182,14 @@ func (q *Queue) Entering(now time.Time, most int, busy map[string]bool) (out []E
 		for of := q.entering[profile]; !busy[profile] && len(out) < most && of.Len() > 0; {
 			e := of.head()
 			q.questions++
+			if e.first.IsZero() || e.entrance.first.IsZero() {
+				e.entrance.first = now.Add(time.Duration(len(out))) // so that who is asked about first is first
+			}
 			q.doors(e, func(is *entrance) {
 				is.door, is.number, is.round, is.again, is.moves = doorAsked, q.questions, q.round, false, false
 			})
 			out = append(out, Entering{
-				ID: e.id, UID: e.pod.UID, Profile: profile, OnlySorts: e.entrance.in, Since: e.entered, First: e.first, Arrival: e.arrival,
+				ID: e.id, UID: e.pod.UID, Profile: profile, OnlySorts: e.entrance.in || !e.entrance.gates, Since: e.entered, First: e.entrance.first, Arrival: e.arrival,
 				Attempts: e.attempts, Unschedulable: e.failures, Errors: e.errors, number: q.questions,
 			})
 		}
@@ -205,8 +215,12 @@ func (q *Queue) Admit(now time.Time, x Entering, at SortKey) {
 	if e == nil {
 		return
 	}
-	if e.entrance.sorts && (!q.sort(e, at) || e.entrance.moves) {
-		q.doors(e, func(is *entrance) { is.door, is.in = doorUnasked, true })
+	if is := e.entrance; is.sorts && (!q.sort(now, e, at) || is.moves && is.moved < mostMoves) {
+		q.doors(e, func(is *entrance) {
+			if is.door, is.in = doorUnasked, true; is.moves {
+				is.moved++
+			}
+		})
 		return
 	}
 	event, direct := e.entrance.event, e.entrance.direct
@@ -225,7 +239,7 @@ func (q *Queue) Keep(now time.Time, x Entering, plugin, reason string, told bool
 		return
 	}
 	q.doors(e, func(is *entrance) {
-		is.door, is.plugin, is.reason, is.told, is.tries = doorClosed, plugin, reason, told, is.tries+1
+		is.door, is.plugin, is.reason, is.told, is.tries, is.owed = doorClosed, plugin, reason, told, is.tries+1, false
 		switch again := is.again || is.round != q.round || q.recall; {
 		case again:
 			is.door = doorUnasked
@@ -248,7 +262,7 @@ func (q *Queue) Unanswered(now time.Time, x Entering, why string) {
 	}
 	q.doors(e, func(is *entrance) {
 		is.door, is.plugin, is.reason, is.told, is.tries = doorClosed, "", cmp.Or(why, "nobody says whether the pod may be tried"), false, is.tries+1
-		is.round, is.direct = q.round, is.direct && is.again
+		is.round, is.direct, is.owed = q.round, is.direct && is.again, false
 		is.due = now.Add(pauses(firstBackoff, unansweredLast, is.tries))
 	})
 	q.count(e)

@@ -77,7 +77,7 @@ func TestAPodIsTriedWhenItIsIn(t *testing.T) {
 		t.Fatalf("before anybody has been asked it is %v", got)
 	}
 	x := asks(t, q, now)
-	if want := (Entering{UID: "u", Profile: testScheduler, Since: x.Since, Arrival: 1, number: x.number}); x != want {
+	if want := (Entering{UID: "u", Profile: testScheduler, Since: now, First: now, Arrival: 1, number: x.number}); x != want {
 		t.Errorf("asks about %+v, want %+v", x, want)
 	}
 	asksNobody(t, q, now)

@@ -85,6 +85,9 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 			e.entered, e.failures, e.errors = was.entered, was.failures, was.errors
 			e.message, e.verdicts, e.asked = was.message, was.verdicts, was.asked
 			e.first, e.flushed = was.first, was.flushed
+			if e.entrance != nil && was.entrance != nil {
+				e.entrance.first = was.entrance.first
+			}
 			event = ""
 		}
 		if row.Placed() {
@@ -93,6 +96,7 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 			q.requeue(now, e, event)
 		}
 	}
+	q.owe(now)
 }
 
 func (q *Queue) ofShard(st *cluster.State, row *cluster.PodRow) bool {

@@ -27,7 +27,7 @@ func (q *Queue) Standing(id cluster.PodID, priorities int) (Standing, bool) {
 		return Standing{}, false
 	}
 	s := Standing{Position: q.active.ahead(&e.rank)}
-	if e.sorted.order != 0 {
+	if e.entrance != nil && e.entrance.sorts {
 		return s, true
 	}
 	for told := 0; told < s.Position && len(s.Ahead) < priorities; {

@@ -190,6 +190,8 @@ type Queue struct {
 	questions int64                   // about pods that come in
 	orders    int32                   // by which a plugin of others sorts, the newest, from 1; 0: nobody has
 	sortOrder uint64                  // what the binder calls it
+	owed      int                     // pods of which something is to be said before anybody is tried
+	owedUntil time.Time               // then others are; zero: now
 
 	active   orderedPods
 	running  orderedPods // in flight, not awaited; by priority
@@ -255,7 +257,7 @@ func (q *Queue) clear() {
 	q.rejections = make(rejections)
 	q.entering, q.closed = make(map[string]*orderedPods), orderedPods{rankOf: byDue}
 	q.recalled, q.recall = orderedPods{rankOf: byDue}, false
-	q.orders, q.sortOrder = 0, 0
+	q.orders, q.sortOrder, q.owed, q.owedUntil = 0, 0, 0, time.Time{}
 	q.active = orderedPods{rankOf: inLine}
 	q.running = orderedPods{rankOf: inLine}
 	q.backoff = orderedPods{rankOf: byExpiry}
@@ -294,7 +296,7 @@ func (q *Queue) Pop(now time.Time, limit int) []Attempt {
 // PopAbove is Pop of pods whose priority is floor or higher. Outranked says that only the floor keeps the next pod.
 func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt, outranked bool) {
 	q.endBackoffs(now)
-	for len(batch) < limit {
+	for len(batch) < limit && !q.holdsUp(now) {
 		e := q.head()
 		if e == nil || q.unsorted(e) {
 			break
@@ -320,7 +322,7 @@ func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt
 func (q *Queue) Outranked(now time.Time, floor int32) bool {
 	q.endBackoffs(now)
 	e := q.head()
-	return e != nil && !q.unsorted(e) && e.pod.Priority < floor
+	return e != nil && !q.unsorted(e) && !q.holdsUp(now) && e.pod.Priority < floor
 }
 
 // HeadWait returns how long the first active pod has waited since it entered the queue or its last attempt failed; 0 if none
@@ -344,7 +346,10 @@ func (q *Queue) head() *entry {
 // False: not by time alone.
 func (q *Queue) Next() (at time.Time, ok bool) {
 	if e := q.head(); e != nil && !q.unsorted(e) {
-		return time.Time{}, true
+		if q.owed > 0 {
+			at = q.owedUntil
+		}
+		return at, true
 	}
 	if e := q.whole.head(); e != nil {
 		at, ok = e.ready(), true
@@ -381,7 +386,9 @@ func (q *Queue) Await(now time.Time, a Attempt, version cluster.Version, silence
 type InLine struct{ rank rank }
 
 // Compare orders as the queue does: negative if a pod comes before another one.
-func (l InLine) Compare(other InLine) int { return l.rank.compare(&other.rank) }
+func (l InLine) Compare(other InLine) int {
+	return cmp.Or(cmp.Compare(l.rank.order, other.rank.order), l.rank.compare(&other.rank)) // who has been tried by an older order of a plugin has been before
+}
 
 // Leave leaves an attempt's pod in flight, until it has an outcome, and has no other shard wait for it: it may take long. False: the attempt is void.
 func (q *Queue) Leave(a Attempt) (at InLine, ok bool) {
@@ -571,6 +578,9 @@ func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	e.place, e.since, e.awaited = to, now, false
 	if to != Gated && e.shut() { // others are being evicted for it: it is asked about when that is over
 		*e.entrance = e.entrance.anew()
+	}
+	if to != Active && to != Gated && e.entrance != nil { // it is not to be tried
+		e.entrance.owed = false
 	}
 	q.notes.unsure.remove(e.id)
 	if to == InFlight {

@@ -3,7 +3,7 @@ package pending
 import "time"
 
 // A plugin of others may sort the queue: kube-scheduler's QueueSort. It says of each pod that comes to wait by which key it goes, once plugins at PreEnqueue have let it in. Keys of an order can be compared with each other alone. When an order has
-// ended, with the process of the plugin for example, and a key of another one is told, all pods that wait are asked about again: those of older orders are not tried until that is done, and nor is any of which nobody has said anything.
+// ended, with the process of the plugin for example, and a key of another one is told, all pods that wait are asked about again: those of older orders are not tried until that is done, nor is any of which nobody has said anything, and for a while nobody is as long as there is one to be asked about who has waited since before the order began.
 
 // SortKey is where a pod belongs in the queue, as a plugin of others says.
 type SortKey struct {
@@ -20,18 +20,41 @@ type sorted struct {
 }
 
 // sort has a pod go by a key, once it is linked again. False: the key is of an order that is not the newest.
-func (q *Queue) sort(e *entry, at SortKey) bool {
+func (q *Queue) sort(now time.Time, e *entry, at SortKey) bool {
 	switch {
 	case at.Order < q.sortOrder:
 		return false
 	case at.Order > q.sortOrder || q.orders == 0:
 		q.orders++
 		q.sortOrder = at.Order
+		defer q.owe(now)
 	}
 	q.unlink(e)
 	e.sorted = sorted{at.Key, q.orders}
 	q.link(e)
 	return true
+}
+
+// sortsFirst is how long nobody is tried, at most, until something has been said of all who have waited since before an order began. Who takes longer has no part in it: plugins that hang have pods of their own profiles wait.
+const sortsFirst = 5 * time.Second
+
+// owe has nobody tried until something has been said of all who wait: of an order that has just begun, else who comes first would be whoever is asked about first.
+func (q *Queue) owe(now time.Time) {
+	q.owedUntil = now.Add(sortsFirst)
+	for _, e := range q.pods {
+		if is := e.entrance; is != nil && is.sorts && !is.owed && (e.place == Active && q.unsorted(e) || e.place == Gated && (is.door == doorUnasked || is.door == doorAsked)) {
+			is.owed = true
+			q.owed++
+		}
+	}
+}
+
+// holdsUp reports whether somebody is owed a word before anybody is tried.
+func (q *Queue) holdsUp(now time.Time) bool {
+	if q.owed == 0 || !now.Before(q.owedUntil) {
+		q.owedUntil = time.Time{}
+	}
+	return !q.owedUntil.IsZero()
 }
 
 // unsorted reports whether nobody has said yet where a pod belongs, in the newest order.

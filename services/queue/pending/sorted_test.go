@@ -15,7 +15,7 @@ import (
 // sortedBy are settings with a profile whose pods a plugin of others sorts.
 func sortedBy() cluster.SettingsSet {
 	s := settings(1)
-	s.Settings.Profiles[0].QueueSort = "Deadline"
+	s.Settings.Profiles[0].QueueSort, s.Settings.Profiles[0].PreEnqueues = "Deadline", []string{"Doorman"}
 	return s
 }
 
@@ -64,7 +64,7 @@ func TestPodsGoByTheKeysThatAPluginGivesThem(t *testing.T) {
 	}
 	pods := q.Entering(now, 100, nil)
 	for i, x := range pods { // the highest priority is asked about first
-		if want := []string{"u3", "u2", "u1", "u4", "u0"}[i]; x.UID != want || x.OnlySorts || !x.First.IsZero() || !x.Since.Equal(now) {
+		if want := []string{"u3", "u2", "u1", "u4", "u0"}[i]; x.UID != want || x.OnlySorts || !x.First.Equal(now.Add(time.Duration(i))) || !x.Since.Equal(now) {
 			t.Errorf("as number %d is asked about %+v, want %s", i, x, want)
 		}
 		q.Admit(now, x, SortKey{1, map[string]int64{"u0": -5, "u1": 7, "u2": 8, "u3": 8, "u4": 7}[x.UID]})
@@ -92,7 +92,7 @@ func TestWhoComesBackIsSortedAnew(t *testing.T) {
 	later := now.Add(time.Minute)
 	q.Activate(later, 0)
 	x := asks(t, q, later)
-	if want := (Entering{UID: "u0", Profile: testScheduler, Since: now, First: now, Arrival: 1, Attempts: 1, Unschedulable: 1, number: x.number}); x.UID != want.UID || x.Attempts != want.Attempts || x.Unschedulable != want.Unschedulable || !x.First.Equal(want.First) || x.OnlySorts {
+	if want := (Entering{UID: "u0", Profile: testScheduler, Since: now, First: now.Add(1), Arrival: 1, Attempts: 1, Unschedulable: 1, number: x.number}); x != want {
 		t.Errorf("asks about %+v, want %+v", x, want)
 	}
 	q.Admit(later, x, SortKey{1, 3})
@@ -112,14 +112,11 @@ func TestANewOrderHasAllSortedAgain(t *testing.T) {
 	if !q.Unasked() {
 		t.Error("nobody is to be asked about")
 	}
-	if got := pops(q, now, 1); !slices.Equal(got, uids("u4")) {
-		t.Errorf("%q are tried by the new order", got)
+	if got := pops(q, now, 9); got != nil {
+		t.Errorf("%q are tried, and of others nobody has said whether they are before", got)
 	}
-	if got := pops(q, now, 1); got != nil {
-		t.Errorf("%q are tried by the old order", got)
-	}
-	if _, ok := q.Next(); ok {
-		t.Error("there is somebody to be tried by the old order")
+	if at, ok := q.Next(); !ok || !at.Equal(now.Add(sortsFirst)) {
+		t.Errorf("the next is tried at %v, %v", at, ok)
 	}
 	q.Retry(now, running[0])
 	pods := q.Entering(now, 100, nil)
@@ -141,8 +138,125 @@ func TestANewOrderHasAllSortedAgain(t *testing.T) {
 		q.Admit(now, x, SortKey{2, map[string]int64{"u0": 4, "u1": 3, "u2": 2, "u3": 1}[x.UID]})
 	}
 	asksNobody(t, q, now)
-	if got, want := pops(q, now, 9), uids("u3", "u2", "u1", "u0"); !slices.Equal(got, want) {
+	if got, want := pops(q, now, 9), uids("u3", "u2", "u1", "u0", "u4"); !slices.Equal(got, want) {
 		t.Errorf("%q are tried, want %q", got, want)
+	}
+}
+
+// Whoever is to come first does, also behind a change of the shard's owner, or of the binder, however long it takes to say of all where they belong, but for those of whom nobody says it.
+func TestNobodyIsTriedBeforeAllThatHaveWaitedAreSorted(t *testing.T) {
+	now := time.Unix(1000, 0)
+	begin := func(t *testing.T) (*Queue, *cluster.State, []Entering) {
+		q, st := newLine(t, now, 4)
+		q.Reset(now, st)
+		pods := q.Entering(now, 3, nil) // u3, u2 and u1
+		for _, x := range pods[:2] {
+			q.Admit(now, x, SortKey{1, 7})
+		}
+		if got := pops(q, now.Add(sortsFirst-1), 9); got != nil {
+			t.Fatalf("%q are tried", got)
+		}
+		return q, st, pods
+	}
+	for name, tt := range map[string]struct {
+		then func(q *Queue, st *cluster.State, u1 Entering)
+		want []string
+	}{
+		"said": {func(q *Queue, st *cluster.State, u1 Entering) {
+			q.Admit(now, u1, SortKey{1, 8})
+			q.Admit(now, asks(t, q, now), SortKey{1, 6})
+		}, uids("u0", "u3", "u2", "u1")},
+		"kept out, and gone": {func(q *Queue, st *cluster.State, u1 Entering) {
+			q.Keep(now, u1, "Doorman", "no", true)
+			apply(t, q, st, now, cluster.PodRemoved{ID: 0})
+		}, uids("u3", "u2")},
+		"not said": {func(q *Queue, st *cluster.State, u1 Entering) {
+			q.Unanswered(now, u1, "it hangs")
+			q.Unanswered(now, asks(t, q, now), "it hangs")
+		}, uids("u3", "u2")},
+		"one has come since": {func(q *Queue, st *cluster.State, u1 Entering) {
+			q.Unanswered(now, u1, "it hangs")
+			q.Unanswered(now, asks(t, q, now), "it hangs")
+			apply(t, q, st, now, cluster.PodSet{ID: 5, Pod: cluster.Pod{UID: "u5", Created: now.UnixNano()}})
+		}, uids("u3", "u2")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, st, pods := begin(t)
+			tt.then(q, st, pods[2])
+			if at, ok := q.Next(); !ok || at.After(now.Add(sortsFirst)) {
+				t.Errorf("the next is tried at %v, %v", at, ok)
+			}
+			if got := pops(q, now, 9); !slices.Equal(got, tt.want) {
+				t.Errorf("%q are tried, want %q", got, tt.want)
+			}
+		})
+	}
+	q, _, _ := begin(t)
+	if got, want := pops(q, now.Add(sortsFirst), 9), uids("u3", "u2"); !slices.Equal(got, want) {
+		t.Errorf("when it has taken too long, %q are tried, want %q", got, want)
+	}
+}
+
+// Who backs off behind an error, and is to be sorted again, is when that is over: somebody hears of it.
+func TestWhoBacksOffBehindAnErrorIsSortedAgain(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := newLine(t, now, 1)
+	sorts(q, now, 1, nil)
+	q.Fail(now, q.Pop(now, 1)[0], "broken")
+	q.Admit(now, asks(t, q, now), SortKey{1, 1})
+	apply(t, q, st, now, cluster.PodSet{ID: 4, Pod: cluster.Pod{UID: "u4", Created: now.UnixNano()}})
+	q.Admit(now, asks(t, q, now), SortKey{2, 5})
+	if got := pops(q, now, 9); !slices.Equal(got, uids("u4")) {
+		t.Fatalf("%q are tried", got)
+	}
+	at, ok := q.Next()
+	if !ok || q.Unasked() {
+		t.Fatalf("its backoff ends at %v, %v", at, ok)
+	}
+	if got := pops(q, at, 9); got != nil || !q.Unasked() {
+		t.Fatalf("%q are tried, and nobody asks about it", got)
+	}
+	q.Admit(at, asks(t, q, at), SortKey{2, 6})
+	if got := pops(q, at, 9); !slices.Equal(got, uids("u0")) {
+		t.Errorf("%q are tried", got)
+	}
+}
+
+// One that changes whenever it is asked about is tried all the same.
+func TestAPodThatChangesAllTheTimeIsTried(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := newLine(t, now, 1)
+	for i := range 20 {
+		x := asks(t, q, now)
+		p := st.Pod(0).Pod
+		p.Priority = int32(100 + i)
+		apply(t, q, st, now, cluster.PodSet{ID: 0, Pod: p})
+		q.Admit(now, x, SortKey{1, 1})
+		if got := pops(q, now, 1); len(got) > 0 {
+			if i != mostMoves {
+				t.Errorf("it is tried after %d answers", i+1)
+			}
+			return
+		}
+	}
+	t.Error("it is never tried")
+}
+
+// Of two that wait for extenders or plugins to be asked about them, who has been tried by an older order goes first, and of one order who belongs first.
+func TestWhoWaitsToBeAskedAboutIsNotPassedByANewOrder(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := newLine(t, now, 2)
+	sorts(q, now, 1, map[string]int64{"u0": 1, "u1": 2})
+	var at []InLine
+	for _, a := range q.Pop(now, 2) {
+		is, _ := q.Leave(a)
+		at = append(at, is)
+	}
+	apply(t, q, st, now, cluster.PodSet{ID: 4, Pod: cluster.Pod{UID: "u4", Created: now.UnixNano()}})
+	q.Admit(now, asks(t, q, now), SortKey{2, -9})
+	is, _ := q.Leave(q.Pop(now, 1)[0])
+	if at[0].Compare(at[1]) >= 0 || at[1].Compare(is) >= 0 || is.Compare(at[0]) <= 0 {
+		t.Errorf("they stand as %v", append(at, is))
 	}
 }
 
@@ -267,10 +381,10 @@ func TestSortedPodsGoInOrder(t *testing.T) {
 				k := pick(len(asked), "question")
 				x, at := asked[k], SortKey{order - uint64(pick(2, "late")), int64(pick(4, "key"))}
 				asked = slices.Delete(asked, k, k+1)
-				if e := q.isAsked(x); e != nil && at.Order >= q.sortOrder && !e.entrance.moves {
+				e := q.isAsked(x)
+				if q.Admit(now, x, at); e != nil && !e.shut() {
 					keys[x.UID] = at
 				}
-				q.Admit(now, x, at)
 			},
 			"unanswered": func(*rapid.T) {
 				if len(asked) > 0 {
@@ -301,6 +415,20 @@ func TestSortedPodsGoInOrder(t *testing.T) {
 				q.Reset(now, st)
 			},
 			"later": func(*rapid.T) { now = now.Add(time.Duration(pick(20, "seconds")) * time.Second); q.Recheck(now, st) },
+			"": func(*rapid.T) {
+				owed := 0
+				for _, e := range q.pods {
+					if e.entrance.owed {
+						owed++
+					}
+				}
+				if owed != q.owed {
+					rt.Fatalf("%d are owed a word, want %d", q.owed, owed)
+				}
+				if _, ok := q.Next(); !ok && !q.Unasked() && (q.active.Len() > 0 || q.backoff.Len() > 0) {
+					rt.Fatal("nobody hears of those that wait")
+				}
+			},
 		})
 		// All questions are answered in one order, and time passes: then all are tried.
 		for range 3 {

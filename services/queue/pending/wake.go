@@ -175,6 +175,9 @@ var everyNode = cluster.Range{End: cluster.MaxIndex}
 // link and unlink keep the counts and the indexes of the place that a pod is in, and of what is against it.
 func (q *Queue) link(e *entry) {
 	q.counts[e.place]++
+	if e.entrance != nil && e.entrance.owed {
+		q.owed++
+	}
 	q.rejections.add(e, 1)
 	if h := q.order(e); h != nil {
 		h.add(e)
@@ -235,6 +238,9 @@ func (q *Queue) link(e *entry) {
 
 func (q *Queue) unlink(e *entry) {
 	q.counts[e.place]--
+	if e.entrance != nil && e.entrance.owed {
+		q.owed--
+	}
 	q.rejections.add(e, -1)
 	if h := q.order(e); h != nil {
 		h.remove(e)

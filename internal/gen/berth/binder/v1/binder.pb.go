@@ -1517,11 +1517,11 @@ type EnteringPod struct {
 	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// metadata.uid.
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	// It is in already: only where it belongs is asked, of the plugin that sorts the queue.
+	// It is in already, or its profile has nobody who could keep it out: only where it belongs is asked, of the plugin that sorts the queue.
 	OnlySorts bool `protobuf:"varint,3,opt,name=only_sorts,json=onlySorts,proto3" json:"only_sorts,omitempty"`
 	// Since when it has waited, in nanoseconds since 1970: since it was made, or its last attempt ended.
 	SinceUnixNanos int64 `protobuf:"varint,4,opt,name=since_unix_nanos,json=sinceUnixNanos,proto3" json:"since_unix_nanos,omitempty"`
-	// When it was first let in, likewise. 0: it has not been.
+	// When it was first let in, or is, if it is now, likewise: a different time for each pod.
 	FirstUnixNanos int64 `protobuf:"varint,5,opt,name=first_unix_nanos,json=firstUnixNanos,proto3" json:"first_unix_nanos,omitempty"`
 	// In which order pods of the shard came that have waited since the same time.
 	Arrival int64 `protobuf:"varint,6,opt,name=arrival,proto3" json:"arrival,omitempty"`

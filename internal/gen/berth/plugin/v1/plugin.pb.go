@@ -1681,7 +1681,7 @@ type Queued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Since when, in nanoseconds since 1970: since it was made, or its last attempt ended.
 	SinceUnixNanos int64 `protobuf:"varint,1,opt,name=since_unix_nanos,json=sinceUnixNanos,proto3" json:"since_unix_nanos,omitempty"`
-	// When it was first let in, likewise. 0: it is now.
+	// When it was first let in, or is, if it is now, likewise: a different time for each pod.
 	FirstUnixNanos int64 `protobuf:"varint,2,opt,name=first_unix_nanos,json=firstUnixNanos,proto3" json:"first_unix_nanos,omitempty"`
 	// In which order pods came that have waited since the same time.
 	Arrival int64 `protobuf:"varint,3,opt,name=arrival,proto3" json:"arrival,omitempty"`
