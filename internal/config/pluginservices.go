@@ -28,8 +28,10 @@ import (
 type PluginService struct {
 	// Name is what logs, metrics and reasons call it: a DNS label, of no other one.
 	Name string `json:"name"`
-	// Address is where it listens: host:port, or unix:// and the path of a socket.
-	Address string `json:"address"`
+	// Address is where it listens: host:port, or unix:// and the path of a socket. "": it is Discovered.
+	Address string `json:"address,omitempty"`
+	// Discovered says that its processes announce in etcd where they listen.
+	Discovered bool `json:"discovered,omitempty"`
 	// Plugins are those that profiles may enable: one at least, 64 at most.
 	Plugins []ServicePlugin `json:"plugins"`
 	// Timeout is how long an answer may take: above 0, a minute at most; 1s if the file does not say.
@@ -60,7 +62,7 @@ type PluginTLS struct {
 	CA   string `json:"ca"`
 	Cert string `json:"cert"`
 	Key  string `json:"key"`
-	// ServerName is what the service's certificate has to be of; "" means the host of its address.
+	// ServerName is what the service's certificate has to be of; "" means the host of its address. One that is discovered has it.
 	ServerName string `json:"serverName,omitempty"`
 }
 
@@ -225,6 +227,9 @@ func checkPlugins(path *field.Path, plugins []ServicePlugin, taken map[string]bo
 
 // checkConnection finds what is wrong with where a service is, and with how it is talked to.
 func checkConnection(at *field.Path, s *PluginService) (errs field.ErrorList) {
+	if s.Discovered {
+		return checkDiscovered(at, s)
+	}
 	socket, local := strings.CutPrefix(s.Address, "unix://")
 	if local && !strings.HasPrefix(socket, "/") {
 		errs = append(errs, field.Invalid(at.Child("address"), s.Address, "want unix:// and an absolute path, such as unix:///run/gpu.sock"))
@@ -232,10 +237,32 @@ func checkConnection(at *field.Path, s *PluginService) (errs field.ErrorList) {
 	if !local {
 		host, ok := hostOf(s.Address)
 		if !ok {
-			return field.ErrorList{field.Invalid(at.Child("address"), s.Address, "want host:port, such as gpu.example:9000, or unix:///path")}
+			return field.ErrorList{field.Invalid(at.Child("address"), s.Address, "want host:port, such as gpu.example:9000, or unix:///path, or discovered: true instead")}
 		}
 		local = host == "localhost" || net.ParseIP(host).IsLoopback()
 	}
+	if s.TLS == nil && !local && !s.Insecure {
+		errs = append(errs, field.Required(at.Child("tls"), "without it, whoever is on the way to another machine can read and change what is said: want tls, or insecure: true"))
+	}
+	return append(errs, checkTLS(at, s)...)
+}
+
+// checkDiscovered is checkConnection of a service that is discovered. Who may announce addresses is not to decide whom Berth believes: the file does, by a name.
+func checkDiscovered(at *field.Path, s *PluginService) (errs field.ErrorList) {
+	if s.Address != "" {
+		errs = append(errs, field.Forbidden(at.Child("discovered"), "goes with no address: leave one of them out"))
+	}
+	switch {
+	case s.TLS != nil && s.TLS.ServerName == "":
+		errs = append(errs, field.Required(at.Child("tls", "serverName"), "addresses that are announced prove nothing: want the name that the certificates of the service's processes are of"))
+	case s.TLS == nil && !s.Insecure:
+		errs = append(errs, field.Required(at.Child("tls"), "without it, whoever may announce an address in etcd, or is on the way there, decides where pods go: want tls, or insecure: true"))
+	}
+	return append(errs, checkTLS(at, s)...)
+}
+
+// checkTLS finds what is wrong with the TLS of a service, if it has any.
+func checkTLS(at *field.Path, s *PluginService) (errs field.ErrorList) {
 	switch {
 	case s.TLS != nil && s.Insecure:
 		errs = append(errs, field.Forbidden(at.Child("insecure"), "goes with no tls: leave one of them out"))
@@ -245,8 +272,6 @@ func checkConnection(at *field.Path, s *PluginService) (errs field.ErrorList) {
 				errs = append(errs, field.Required(at.Child("tls", file.name), "ca, cert and key go together: want a file each, or no tls"))
 			}
 		}
-	case !local && !s.Insecure:
-		errs = append(errs, field.Required(at.Child("tls"), "without it, whoever is on the way to another machine can read and change what is said: want tls, or insecure: true"))
 	}
 	return errs
 }

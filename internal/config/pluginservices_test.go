@@ -64,6 +64,20 @@ func TestAFileOfPluginServicesIsReadWhole(t *testing.T) {
 	}
 }
 
+func TestAServiceIsDiscoveredByTheNameThatItsProcessesHave(t *testing.T) {
+	got, err := config.DecodePluginServices([]byte(service("discovered: true, tls: {ca: ca.pem, cert: berth.pem, key: berth.key, serverName: gpu.internal}")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []config.PluginService{{
+		Name: "a", Discovered: true, Timeout: duration(time.Second), PreBindTimeout: duration(10 * time.Minute), Plugins: []config.ServicePlugin{{Name: "A", Points: []string{"score"}}},
+		TLS: &config.PluginTLS{CA: "ca.pem", Cert: "berth.pem", Key: "berth.key", ServerName: "gpu.internal"},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("services (-want +got):\n%s", diff)
+	}
+}
+
 // service is a file of one service that says so besides its name and plugin.
 func service(fields string) string {
 	return servicesHeader + "services: [{name: a, plugins: [{name: A, points: [score]}], " + fields + "}]"
@@ -102,7 +116,15 @@ func TestWhatIsWrongWithPluginServicesIsNamed(t *testing.T) {
 		{"a name that is no label", servicesHeader + "services: [{name: a.b, address: 'unix:///a', plugins: [{name: A, points: [score]}]}]", `services[0].name: Invalid value: "a.b": `},
 		{"a name twice", servicesHeader + "services: [{name: a, address: 'unix:///a', plugins: [{name: A, points: [score]}]}, {name: a, address: 'unix:///a', plugins: [{name: B, points: [score]}]}]", `services[1].name: Duplicate value: "a"`},
 
-		{"no address", service("ignorable: true"), `services[0].address: Invalid value: "": want host:port, such as gpu.example:9000, or unix:///path`},
+		{"no address", service("ignorable: true"), `services[0].address: Invalid value: "": want host:port, such as gpu.example:9000, or unix:///path, or discovered: true instead`},
+		{"no address, and not discovered", service("discovered: false, insecure: true"), `services[0].address: Invalid value: "": want host:port`},
+		{"an address, and discovered", service("address: 'gpu.example:9000', discovered: true, tls: {ca: a, cert: b, key: c, serverName: d}"), `services[0].discovered: Forbidden: goes with no address: leave one of them out`},
+		{"a socket, and discovered", service("address: 'unix:///a', discovered: true, insecure: true"), `services[0].discovered: Forbidden`},
+		{"discovered, in plaintext", service("discovered: true"), `services[0].tls: Required value: without it, whoever may announce an address in etcd, or is on the way there, decides where pods go: want tls, or insecure: true`},
+		{"discovered, by no name", service("discovered: true, tls: {ca: a, cert: b, key: c}"), `services[0].tls.serverName: Required value: addresses that are announced prove nothing`},
+		{"discovered, with half of TLS", service("discovered: true, tls: {ca: a, cert: b, serverName: d}"), `services[0].tls.key: Required value: ca, cert and key go together`},
+		{"discovered, with TLS and without", service("discovered: true, insecure: true, tls: {ca: a, cert: b, key: c, serverName: d}"), `services[0].insecure: Forbidden: goes with no tls`},
+		{"discovered, as a word", service("discovered: maybe, insecure: true"), "discovered of type bool"},
 		{"no port", service("address: localhost"), `services[0].address: Invalid value: "localhost": want host:port`},
 		{"port 0", service("address: 'localhost:0'"), "services[0].address: Invalid value"},
 		{"a port that is none", service("address: 'localhost:65536'"), "services[0].address: Invalid value"},
@@ -172,6 +194,8 @@ func TestPluginServicesThatAreRightAreTaken(t *testing.T) {
 		"another machine":          service("address: '[2001:db8::1]:1', insecure: true"),
 		"an address and TLS":       service("address: '192.0.2.1:1', tls: {ca: a, cert: b, key: c}"),
 		"a socket and TLS":         service("address: 'unix:///a', tls: {ca: a, cert: b, key: c}"),
+		"discovered, with TLS":     service("discovered: true, tls: {ca: a, cert: b, key: c, serverName: d}"),
+		"discovered, in plaintext": service("discovered: true, insecure: true"),
 		"the shortest time":        service("address: 'unix:///a', timeout: 1ns"),
 		"the default time":         service("address: 'unix:///a', timeout: null"),
 	} {

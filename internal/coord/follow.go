@@ -17,6 +17,7 @@ type bounds struct {
 	key   int // of a longer key nothing is kept; 0 means no bound
 	value int // of a longer value so many bytes and one more are; 0 means no bound
 	each  int // how many keys are kept that have the same first part, up to a slash; 0 means no bound
+	all   int // how many keys are kept; 0 means no bound
 
 	without string // keys that have this behind their first part are not kept; "" means all are
 }
@@ -60,6 +61,10 @@ func (s *keySet) put(kv KV) (nothing string) {
 		if s.bounds.each > 0 && s.of[first] >= s.bounds.each {
 			s.leftOut = true
 			return s.prefix + first
+		}
+		if s.bounds.all > 0 && len(s.keys) >= s.bounds.all {
+			s.leftOut = true
+			return s.prefix
 		}
 		if s.bounds.key > 0 && len(kv.Key) > s.bounds.key {
 			s.leftOut = true
@@ -160,7 +165,7 @@ func (c *Client) followKeys(ctx context.Context, base string, set *keySet) {
 		}
 		try.succeeded()
 		if there.leftOut {
-			c.log.Warn("keys are left out: there are too many with the same first part, or too long ones", "prefix", set.prefix)
+			c.log.Warn("keys are left out: there are too many, or too long ones", "prefix", set.prefix)
 		}
 		set.replace(there)
 		watching, stop := context.WithCancel(ctx)
@@ -219,6 +224,9 @@ func (c *Client) listOnce(ctx context.Context, base string, set *keySet) (int64,
 		last := string(page.Kvs[len(page.Kvs)-1].Key)
 		if from = last + "\x00"; skip != "" {
 			from = clientv3.GetPrefixRangeEnd(base + skip)
+		}
+		if from >= end {
+			return revision, nil
 		}
 	}
 }

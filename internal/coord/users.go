@@ -10,12 +10,20 @@ import (
 	"go.etcd.io/etcd/api/v3/authpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/berth-scheduler/berth/internal/coord/announced"
 )
 
 // Roles returns all roles of Berth.
 func Roles() []Role {
 	return []Role{RoleBinder, RoleQueue, RoleFilterWorker, RoleScoreWorker, RoleGateway}
 }
+
+// RolePlugin is that of processes with plugins of others, which are no members of Berth: they only announce themselves.
+const RolePlugin Role = "plugin"
+
+// UserRoles returns all roles that are users in etcd.
+func UserRoles() []Role { return append(Roles(), RolePlugin) }
 
 // rootName is the user, and the role, without which etcd does not switch authentication on.
 const rootName = "root"
@@ -44,11 +52,14 @@ func grants(role Role, prefix string, manifests bool) []grant {
 		all = []grant{
 			{coord, false}, {members + string(role) + "/", true}, {coord + leaderName, true}, {coord + candidatesPrefix, true},
 			{coord + identityName, true}, {coord + versionName, true}, {coord + intentsPrefix, true},
+			{prefix + announced.Prefix, false},
 		}
 	case RoleQueue:
 		all = append(all, grant{members, false}, grant{coord + shardsPrefix, true})
 	case RoleGateway:
 		all = append(all, grant{members, false}, grant{coord + shardsPrefix, false})
+	case RolePlugin:
+		all = []grant{{prefix + announced.Prefix, true}}
 	}
 	if manifests && (role == RoleBinder || role == RoleGateway) {
 		all = append(all, grant{prefix + "kv/", true})
@@ -85,7 +96,7 @@ func (g grant) permission() *authpb.Permission {
 func (u Users) Commands() []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, "etcdctl "+fmt.Sprintf(format, args...)) }
-	for _, role := range Roles() {
+	for _, role := range UserRoles() {
 		name := u.roleName(role)
 		say("role add %s", name)
 		for _, g := range grants(role, u.prefix(), u.Manifests) {
@@ -109,7 +120,7 @@ func (c *Client) SetUpUsers(ctx context.Context, u Users) (did []string, err err
 		s.role(ctx, rootName, nil)
 		s.user(ctx, name, rootName, "")
 	}
-	for _, role := range Roles() {
+	for _, role := range UserRoles() {
 		s.role(ctx, u.roleName(role), grants(role, c.prefix, u.Manifests))
 		s.user(ctx, string(role), u.roleName(role), c.prefix)
 	}
@@ -241,7 +252,7 @@ func (s *userSetup) user(ctx context.Context, name, role, ours string) {
 	for _, other := range has {
 		// Under a prefix there may be that of another Berth, whose roles are its own business.
 		of, mine := strings.CutPrefix(other, ours)
-		if ours != "" && other != role && mine && slices.Contains(Roles(), Role(of)) {
+		if ours != "" && other != role && mine && slices.Contains(UserRoles(), Role(of)) {
 			s.do(ctx, fmt.Sprintf("user %s: role %s taken away", name, other), rpctypes.ErrRoleNotGranted, func(ctx context.Context) error {
 				_, err := etcd.UserRevokeRole(ctx, name, other)
 				return err

@@ -14,18 +14,27 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+
+	"github.com/berth-scheduler/berth/internal/certs"
 )
 
 // withUsers starts an etcd that serves who shows a certificate, sets up its users, and connects as each of them.
 func withUsers(t *testing.T, manifests bool) map[Role]*Client {
 	t.Helper()
+	clients, _, _ := withUsersAt(t, manifests)
+	return clients
+}
+
+// withUsersAt is withUsers, and returns where etcd is, and the files of each.
+func withUsersAt(t *testing.T, manifests bool) (clients map[Role]*Client, endpoint string, files func(name string) certs.Files) {
+	t.Helper()
 	names := []string{"etcd"}
-	for _, role := range Roles() {
+	for _, role := range UserRoles() {
 		names = append(names, string(role))
 	}
-	files := makeCertsOf(t, names...)
-	endpoint := startTLS(t, files("etcd"))
-	clients := map[Role]*Client{}
+	files = makeCertsOf(t, names...)
+	endpoint = startTLS(t, files("etcd"))
+	clients = map[Role]*Client{}
 	for _, name := range names {
 		clients[Role(name)] = connectAs(t, endpoint, files(name))
 	}
@@ -39,7 +48,7 @@ func withUsers(t *testing.T, manifests bool) map[Role]*Client {
 	if changed, err := admin.RequireUsers(within(t)); err != nil || !changed {
 		t.Fatalf("RequireUsers: %v, %v", changed, err)
 	}
-	return clients
+	return clients, endpoint, files
 }
 
 func TestEachRoleMayDoItsPartInEtcd(t *testing.T) {
@@ -168,6 +177,19 @@ func TestNobodyButTheBinderWritesWhatPlacesPods(t *testing.T) {
 			_, err := c.etcd.RoleGrantPermission(ctx, "/berth/filter-worker", "/", "0", clientv3.PermissionType(clientv3.PermReadWrite))
 			return err
 		}},
+		{"become a plugin", Roles(), func(ctx context.Context, c *Client) error {
+			_, err := c.etcd.UserGrantRole(ctx, "queue", "/berth/plugin")
+			return err
+		}},
+		{"read members", []Role{RoleFilterWorker, RoleScoreWorker}, func(ctx context.Context, c *Client) error {
+			_, err := c.etcd.Get(ctx, "/berth/coord/members/", clientv3.WithPrefix())
+			return err
+		}},
+		{"read who is announced", []Role{RoleQueue, RoleFilterWorker, RoleScoreWorker, RoleGateway}, func(ctx context.Context, c *Client) error {
+			_, err := c.etcd.Get(ctx, "/berth/plugins/", clientv3.WithPrefix())
+			return err
+		}},
+		{"write the key beside its own", Roles(), put("/berth/plugins")},
 		{"switch authentication off", Roles(), func(ctx context.Context, c *Client) error { _, err := c.etcd.AuthDisable(ctx); return err }},
 		// Not the binder either, so the manifests do not tell it that etcd is its own: docs/operations.md.
 		{"compact", Roles(), func(ctx context.Context, c *Client) error { return c.Compact(ctx, 2) }},
@@ -183,7 +205,11 @@ func TestNobodyButTheBinderWritesWhatPlacesPods(t *testing.T) {
 	for _, victim := range Roles() {
 		attacks = append(attacks, attack{fmt.Sprintf("pass for a member of %s", victim), except(victim), put("/berth/coord/members/" + string(victim) + "/x")})
 	}
+	attacks = append(attacks, attack{"announce a process with plugins", Roles(), put("/berth/plugins/gpu/x")})
 	for _, a := range attacks {
+		if a.what != "announce a process with plugins" && a.what != "read who is announced" {
+			a.by = append(slices.Clip(a.by), RolePlugin)
+		}
 		for _, role := range a.by {
 			if err := a.do(within(t), as[role]); !errors.Is(err, rpctypes.ErrPermissionDenied) && !strings.Contains(fmt.Sprint(err), "permission denied") {
 				t.Errorf("with the key of a %s one can %s: %v", role, a.what, err)

@@ -29,6 +29,8 @@ type Service struct {
 	Profile string
 	// Conn is how it is reached. It does not wait for a service that is away. Whoever closes it ends the session.
 	Conn grpc.ClientConnInterface
+	// Leave has it go on with another process of the service, if there is one, where the streams begin anew: this one does not answer as it should. It does not wait. nil: there are no others.
+	Leave func()
 	// Timeout is how long one call may take, but for what is done before a bind: PreBindTimeout.
 	Timeout, PreBindTimeout time.Duration
 	// Ignorable says that a pod is placed without it if it fails. Else the attempt fails.

@@ -144,6 +144,13 @@ func (is *placeStream) mayEnd(err error) bool {
 	return (is.proven || is.last == 1) && errors.Is(err, errEnded) // or nothing was asked
 }
 
+// answered reports whether it has answered anything.
+func (is *placeStream) answered() bool {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	return is.proven
+}
+
 // over returns why the stream has ended, or is about to, nil if it has not.
 func (is *placeStream) over() error {
 	is.mu.Lock()

@@ -133,9 +133,20 @@ func (s *service) mayEnd(err error) bool {
 
 // fail ends the session, and has nobody begin another one for a while.
 func (s *service) fail(err error) {
+	good := s.session != nil && s.session.proven // it may have been late once
 	s.end()
 	s.failed, s.why = s.clock(), err
 	s.log.Warn("plugin service has failed", "err", err)
+	if !good {
+		s.leave()
+	}
+}
+
+// leave has it go on with another process, if there is one.
+func (s *service) leave() {
+	if s.Leave != nil {
+		s.Leave()
+	}
 }
 
 // exchange asks what is to be asked, one request after the other, and keeps what is answered. If ctx ends, what has been asked is answered all the same, for whoever comes next.

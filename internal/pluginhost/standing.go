@@ -215,6 +215,9 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 			s.log.Info("plugin service: no more placements are told on a stream that has ended", "err", err)
 			if !was.mayEnd(err) || s.placing.often && s.clock()-s.placing.goodEnd < failedFor { // or soon behind another one
 				failed, why = s.clock()-time.Since(was.endedAt), err
+				if !was.answered() && !errors.Is(err, errEnded) { // that it has ended says nothing of who is there now
+					s.leave()
+				}
 			} else {
 				s.placing.often, s.placing.goodEnd = true, s.clock()
 			}
@@ -230,6 +233,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("plugin service has failed", "err", err)
 			s.failedToPlace(s.clock(), err)
+			s.leave()
 		}
 	}()
 	described, err := s.describe(ctx)

@@ -28,7 +28,7 @@ func EtcdInit(ctx context.Context, c Common, users coord.Users, say func(string)
 	if c.EtcdOwned && !slices.Contains(users.Admins, name) {
 		return fmt.Errorf("the certificate is of %q, and would be let in no more; want one of the administrators %s", name, strings.Join(users.Admins, ", "))
 	}
-	for _, role := range coord.Roles() {
+	for _, role := range coord.UserRoles() {
 		if slices.Contains(users.Admins, string(role)) {
 			return fmt.Errorf("administrators %s: %s is a role, and whoever had its key would have all of etcd", strings.Join(users.Admins, ", "), role)
 		}

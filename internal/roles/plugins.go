@@ -11,6 +11,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
+	"github.com/berth-scheduler/berth/internal/pluginhost/discovered"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -39,18 +40,28 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 		}
 	}
 	for _, s := range cl.PluginServices {
-		c, err := e.clientsOf(s)
+		var found *discovered.Service // nil: it has an address
+		if s.Discovered {
+			found = discovered.New(s.Name, e.Log)
+		}
+		c, err := e.clientsOf(s, found)
 		if err != nil {
 			end()
 			return nil, nil, fmt.Errorf("plugin service %q: %w", s.Name, err)
 		}
 		clients = append(clients, c)
-		conn, err := c.Conn(s.Address)
+		service := pluginhost.Service{Name: s.Name, Timeout: s.Timeout.Duration, PreBindTimeout: s.PreBindTimeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects}
+		if found != nil {
+			service.Conn, service.Leave = found, found.Leave
+			err = found.Connect(c)
+			g.Go(func() error { return found.Follow(ctx, e.coord.WatchAnnounced(ctx, s.Name)) })
+		} else {
+			service.Conn, err = c.Conn(s.Address)
+		}
 		if err != nil {
 			end()
 			return nil, nil, fmt.Errorf("plugin service %q: %w", s.Name, err)
 		}
-		service := pluginhost.Service{Name: s.Name, Conn: conn, Timeout: s.Timeout.Duration, PreBindTimeout: s.PreBindTimeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects}
 		for _, p := range s.Plugins {
 			service.Plugins = append(service.Plugins, pluginhost.Plugin{Name: p.Name, Filters: slices.Contains(p.Points, "filter"), Scores: slices.Contains(p.Points, "score")})
 		}
@@ -70,15 +81,19 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 	return h, end, nil
 }
 
-// clientsOf returns what connects to a plugin service.
-func (e *env) clientsOf(s config.PluginService) (*rpc.Clients, error) {
-	cfg := rpc.Config{Net: rpc.Outside(""), Outside: true, Log: e.Log, Metrics: e.measured.common}
+// clientsOf returns what connects to a plugin service, at its address or where it is found.
+func (e *env) clientsOf(s config.PluginService, found *discovered.Service) (*rpc.Clients, error) {
+	cfg, serverName := rpc.Config{Outside: true, Log: e.Log, Metrics: e.measured.common}, ""
 	if s.TLS != nil {
 		source, err := certs.Open(certs.Files{Cert: s.TLS.Cert, Key: s.TLS.Key, CA: s.TLS.CA}, "", e.Log)
 		if err != nil {
 			return nil, fmt.Errorf("read TLS files: %w", err)
 		}
-		cfg.Net, cfg.TLS = rpc.Outside(s.TLS.ServerName), &rpc.TLS{Client: source.Credentials()}
+		serverName, cfg.TLS = s.TLS.ServerName, &rpc.TLS{Client: source.Credentials()}
+	}
+	cfg.Net = rpc.Outside(serverName)
+	if found != nil {
+		cfg.Net = rpc.OutsideBy(serverName, found.Dial)
 	}
 	return rpc.NewClients(cfg), nil
 }

@@ -12,14 +12,23 @@ import (
 // is "". Nobody listens on it.
 func Outside(serverName string) Network { return outside{serverName: serverName} }
 
+// OutsideBy is [Outside] of a server whose addresses come and go: dial connects to it, and the address by which it is dialled is only a name.
+func OutsideBy(serverName string, dial func(context.Context) (net.Conn, error)) Network {
+	return outside{serverName: serverName, by: dial}
+}
+
 type outside struct {
 	tcp
 	serverName string
+	by         func(context.Context) (net.Conn, error) // nil: the address says where it is
 }
 
 func (o outside) Dial(address string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if o.serverName != "" {
 		opts = append(opts, grpc.WithAuthority(o.serverName))
+	}
+	if o.by != nil {
+		return dial(address, func(ctx context.Context, _ string) (net.Conn, error) { return o.by(ctx) }, opts)
 	}
 	if _, ok := strings.CutPrefix(address, "unix://"); !ok {
 		return o.tcp.Dial(address, opts...)
