@@ -18,6 +18,7 @@ import (
 	configv1 "k8s.io/kube-scheduler/config/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/engine"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/roles"
@@ -34,6 +35,7 @@ type Options struct {
 	Profiles                            []cluster.Profile        // nil means the default one
 	BindTimeouts                        map[string]time.Duration // how long pods wait for their claims, by scheduler name; 10 min of one that is not there
 	Extenders                           []configv1.Extender      // with Kubeconfig only
+	PluginServices                      []config.PluginService   // that have plugins of Profiles
 	PreemptionSeesVolumes               bool
 	BatchSize                           int    // 0 means the default
 	MinRange                            int    // nodes of the smallest range; 0 means the default
@@ -99,7 +101,7 @@ func Start(t testing.TB, o Options) *Berth {
 	}
 	go func() {
 		ended <- roles.All(ctx, common, roles.AllOptions{
-			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings, BindTimeouts: o.BindTimeouts, Extenders: o.Extenders},
+			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings, BindTimeouts: o.BindTimeouts, Extenders: o.Extenders, PluginServices: o.PluginServices},
 			Public:  roles.Public{HTTPListen: "127.0.0.1:0"},
 			Queue:   roles.Queue{BatchSize: o.BatchSize},
 			DataDir: o.DataDir, UnsafeNoFsync: true, Net: o.Net,
