@@ -1,6 +1,6 @@
 // Package coord is everything Berth does with etcd: sessions under a lease, members, the election of the binder,
 // the owners of queue shards, the recorded version with its intents, and a plain key-value store for the local source
-// of manifests. It is the only package that imports etcd's client or server.
+// of manifests. Only it and the packages below it import etcd's client or server.
 //
 // # How a write is fenced
 //
@@ -21,6 +21,7 @@
 //	<prefix>coord/shards/<number>       the owner's member ID, under its lease; its create revision is the shard's lease revision
 //	<prefix>coord/version               <epoch>-<seq>, fixed width, so that etcd can compare two versions
 //	<prefix>coord/intents/<batch>       {"epoch","intents"}
+//	<prefix>plugins/<service>/<process> {"address"}, under the lease of a process with plugins of others: see packages announced and announcer
 //	<prefix>kv/<key>                    the keys of Get, List, Scan, Watch and Txn
 //
 // The package decides nothing about scheduling, does not know what the keys under kv/ mean, and does not retry a write
