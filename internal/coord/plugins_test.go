@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/berth-scheduler/berth/internal/coord/announced"
@@ -23,7 +25,9 @@ func announces(t *testing.T, cfg announce.Config) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	cfg.Log = testLog(t)
+	if cfg.Log == nil {
+		cfg.Log = testLog(t)
+	}
 	go func() { ended <- announce.Run(ctx, cfg) }()
 	over := false
 	end = func() {
@@ -84,7 +88,7 @@ func TestProcessesWithPluginsAreKnownAsLongAsTheyAnnounceThemselves(t *testing.T
 func TestAProcessThatIsGoneWithoutAWordIsForgottenWithItsLease(t *testing.T) {
 	c := connect(t, startEmbeddedServer(t))
 	watch := c.WatchAnnounced(t.Context(), "gpu")
-	lease, err := c.etcd.Grant(within(t), 1)
+	lease, err := c.etcd.Grant(within(t), 5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,28 +107,39 @@ func TestAProcessWhoseAnnouncementIsGoneAnnouncesItselfAgain(t *testing.T) {
 	announces(t, announce.Config{Service: "gpu", Address: "a.internal:1", Endpoints: c.etcd.Endpoints(), Prefix: "/berth", TTL: announce.MinTTL})
 	are(t, watch, "a.internal:1")
 	key := "/berth/plugins/gpu/a.internal:1"
-	if _, err := c.etcd.Delete(within(t), key); err != nil {
-		t.Fatal(err)
+	putBehind := func(revision int64) clientv3.LeaseID {
+		t.Helper()
+		event := until(t, c.etcd.Watch(within(t), key, clientv3.WithRev(revision+1), clientv3.WithFilterDelete()), func(r clientv3.WatchResponse) bool { return len(r.Events) > 0 }).Events[0]
+		if got := string(event.Kv.Value); got != `{"address":"a.internal:1"}` {
+			t.Errorf("announced again: %s", got)
+		}
+		return clientv3.LeaseID(event.Kv.Lease)
 	}
-	are(t, watch)
-	are(t, watch, "a.internal:1")
-	r, err := c.etcd.Get(within(t), key)
+	deleted, err := c.etcd.Delete(within(t), key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.etcd.Revoke(within(t), clientv3.LeaseID(r.Kvs[0].Lease)); err != nil {
+	lease := putBehind(deleted.Header.Revision)
+	revoked, err := c.etcd.Revoke(within(t), lease)
+	if err != nil {
 		t.Fatal(err)
 	}
-	are(t, watch)
-	are(t, watch, "a.internal:1")
+	if again := putBehind(revoked.Header.Revision); again == lease {
+		t.Error("it is announced under a lease that has ended")
+	}
+	until(t, c.WatchAnnounced(t.Context(), "gpu"), func(a Announced) bool { return slices.Equal(a.Addresses, []string{"a.internal:1"}) })
 }
 
 func TestWhatIsAnnouncedStandsWhileEtcdIsAway(t *testing.T) {
 	etcd := etcdtest.Start(t)
 	c := connect(t, etcd)
 	watch := c.WatchAnnounced(t.Context(), "gpu")
-	first := announces(t, announce.Config{Service: "gpu", Address: "a.internal:1", Endpoints: []string{"http://" + etcd.Endpoints()[0]}, TTL: 10 * time.Minute})
+	lines := make(logLines, 100)
+	first := announces(t, announce.Config{
+		Service: "gpu", Address: "a.internal:1", Endpoints: []string{"http://" + etcd.Endpoints()[0]}, TTL: 10 * time.Minute, Log: slog.New(slog.NewTextHandler(lines, nil)),
+	})
 	are(t, watch, "a.internal:1")
+	until(t, lines, func(line string) bool { return strings.Contains(line, "msg=announced") }) // who does not know that it is takes it back
 	etcd.Kill()
 	second := announces(t, announce.Config{Service: "gpu", Address: "b.internal:1", Endpoints: []string{"http://" + etcd.Endpoints()[0]}})
 	etcd.Restart()
@@ -221,6 +236,16 @@ func TestInAnEtcdWithUsersAPluginAnnouncesItselfToTheBinder(t *testing.T) {
 	are(t, watch, "a.internal:1")
 	end()
 	are(t, watch)
+	c := as[RolePlugin].etcd
+	_, err1 := c.Get(within(t), "/berth/coord/leader")
+	_, err2 := c.Get(within(t), "/berth/coord/members/", clientv3.WithPrefix())
+	_, err3 := c.Put(within(t), "/berth/coord/members/plugin/x", `{"address":"x"}`)
+	_, err4 := c.Get(within(t), "/berth/", clientv3.WithPrefix())
+	for _, err := range []error{err1, err2, err3, err4} {
+		if !errors.Is(err, rpctypes.ErrPermissionDenied) {
+			t.Errorf("a plugin beside its own keys: %v", err)
+		}
+	}
 	// Who is no plugin is not let in.
 	lines := make(logLines, 100)
 	ctx, cancel := context.WithCancel(t.Context())

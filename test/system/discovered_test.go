@@ -36,8 +36,8 @@ func madeCerts(t *testing.T) func(role string) certs.Files {
 	}
 }
 
-// announced runs a process with a plugin that has pods go to one node only, and announces it, until it is ended.
-func announced(t *testing.T, etcd, node string, tls certs.Files) (end func()) {
+// announced runs a process with a plugin of a name that has pods go to one node only, and announces it, until it is ended.
+func announced(t *testing.T, etcd, name, node string, tls certs.Files) (end func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,7 +47,7 @@ func announced(t *testing.T, etcd, node string, tls certs.Files) (end func()) {
 	ended := make(chan error, 2)
 	go func() {
 		ended <- plugin.Serve(ctx, plugin.Config{Listener: l, TLS: plugin.TLSFiles(tls), Plugins: []plugin.Plugin{{
-			Name: "Only", Filter: func(_ context.Context, _ *plugin.Kind, n *plugin.Node) (*plugin.Refusal, error) {
+			Name: name, Filter: func(_ context.Context, _ *plugin.Kind, n *plugin.Node) (*plugin.Refusal, error) {
 				if n.Name != node {
 					return &plugin.Refusal{Reason: "node(s) are not " + node}, nil
 				}
@@ -96,27 +96,22 @@ func TestPluginServicesAreFoundThroughEtcd(t *testing.T) {
 	})
 	etcd := "unix://" + filepath.Join(dir, "etcd", "etcd.sock")
 	placed := 0
-	apply := func(node string) {
+	last := func() string { return fmt.Sprint("default/p", placed) }
+	lastOn := func(node string) {
 		t.Helper()
-		placed++
-		name := fmt.Sprint("p", placed)
-		b.Apply(berthtest.Pod(name, "1", "1Gi", ""))
-		if node == "" {
-			return
-		}
-		berthtest.Await(t, berthtest.Patience, name+" to be placed", func(context.Context) error {
-			if got := b.Placements()["default/"+name]; got != node {
-				return fmt.Errorf("it is on %q, want %s: %q", got, node, b.Pods()["default/"+name].GetMessage())
+		berthtest.Await(t, berthtest.Patience, last()+" to be placed", func(context.Context) error {
+			if p := b.Pods()[last()]; p.GetNode() != node {
+				return fmt.Errorf("it is on %q, want %s: %q", p.GetNode(), node, p.GetMessage())
 			}
 			return nil
 		})
 	}
-	told := func(want string) {
+	lastTold := func(want string) {
 		t.Helper()
-		berthtest.Await(t, berthtest.Patience, "p1 to be told "+want, func(context.Context) error {
-			p := b.Pods()["default/p1"]
+		berthtest.Await(t, berthtest.Patience, last()+" to be told "+want, func(context.Context) error {
+			p := b.Pods()[last()]
 			if p.GetNode() != "" {
-				t.Fatalf("it is on %s", p.GetNode())
+				t.Fatalf("%s is on %s", last(), p.GetNode())
 			}
 			if got := p.GetMessage(); !strings.Contains(got, want) {
 				return fmt.Errorf("it is told %q", got)
@@ -124,31 +119,36 @@ func TestPluginServicesAreFoundThroughEtcd(t *testing.T) {
 			return nil
 		})
 	}
+	apply := func(node string) {
+		t.Helper()
+		placed++
+		b.Apply(berthtest.Pod(strings.TrimPrefix(last(), "default/"), "1", "1Gi", ""))
+		if node != "" {
+			lastOn(node)
+		}
+	}
 
 	apply("")
-	told(`plugin service "gpu": describe: Unavailable: no process of the service is announced in etcd`)
-	endLiar := announced(t, etcd, "node-0000", others("plugin"))
-	told("handshake failed")
-	endFirst := announced(t, etcd, "node-0001", of("plugin")) // beside the liar
-	berthtest.Await(t, berthtest.Patience, "p1 to be placed", func(context.Context) error {
-		if got := b.Placements()["default/p1"]; got != "node-0001" {
-			return fmt.Errorf("it is on %q", got)
-		}
-		return nil
-	})
+	lastTold(`plugin service "gpu": describe: Unavailable: no process of the service is announced in etcd`)
+	endLiar := announced(t, etcd, "Only", "node-0000", others("plugin"))
+	lastTold("handshake failed")
+	endFirst := announced(t, etcd, "Only", "node-0001", of("plugin")) // beside the liar
+	lastOn("node-0001")
 	apply("node-0001")
-	endSecond := announced(t, etcd, "node-0002", of("plugin"))
+	endSecond := announced(t, etcd, "Only", "node-0002", of("plugin"))
 	apply("node-0001") // it stays with whom it has
 	endLiar()
 	endFirst()
 	apply("node-0002")
+	// One of another release is left for one that has the plugin.
+	endOld := announced(t, etcd, "Old", "node-0000", of("plugin"))
 	endSecond()
 	apply("")
-	berthtest.Await(t, berthtest.Patience, "the last pod to wait for a process", func(context.Context) error {
-		p := b.Pods()[fmt.Sprint("default/p", placed)]
-		if got := p.GetMessage(); p.GetNode() != "" || !strings.Contains(got, "no process of the service is announced in etcd") {
-			return fmt.Errorf("it is on %q, and told %q", p.GetNode(), got)
-		}
-		return nil
-	})
+	lastTold(`plugin service "gpu": does not fit the configuration: profiles have plugin "Only" filter nodes`)
+	endThird := announced(t, etcd, "Only", "node-0001", of("plugin"))
+	lastOn("node-0001")
+	endOld()
+	endThird()
+	apply("")
+	lastTold("no process of the service is announced in etcd")
 }

@@ -332,6 +332,58 @@ func TestLeavingEndsAllStreamsAndGoesOnWithAnotherProcess(t *testing.T) {
 	}
 }
 
+// A process that lets streams end by themselves, and takes no new ones, has a part of them no longer than there is none with another.
+func TestNoStreamStaysBehindWithAProcessThatAnotherOneIsGoneOnFrom(t *testing.T) {
+	h := found(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	if err := plugin.Register(server, nil, plugin.Plugin{Name: "A", Filter: func(context.Context, *plugin.Kind, *plugin.Node) (*plugin.Refusal, error) { return nil, nil }}); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	h.announce(coord.Announced{Addresses: []string{l.Addr().String()}})
+	ended, _ := h.stream()
+	b, _ := process(t, "B", certs.Files{})
+	h.announce(coord.Announced{Addresses: sorted(l.Addr().String(), b)})
+	stopped := make(chan struct{})
+	go func() {
+		server.GracefulStop()
+		close(stopped)
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	defer cancel()
+	if !h.conn.WaitForStateChange(ctx, connectivity.Ready) { // the process has said that it ends
+		t.Fatal("the connection is ready still")
+	}
+	if got := h.who(); got != "B" {
+		t.Errorf("%s answers, want B", got)
+	}
+	if err := ended(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the stream with A: %v, want UNAVAILABLE", err)
+	}
+	<-stopped
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// Addresses at which nobody answers do not take all the time there is each time anew.
+func TestWhoWasTriedInVainIsTriedLastNextTime(t *testing.T) {
+	s := New("gpu", slog.New(slog.DiscardHandler))
+	s.now.Addresses = []string{"127.0.0.1:1", "127.0.0.1:2"}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, want := range []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1"} {
+		if _, err := s.Dial(over); err == nil || s.last != want {
+			t.Errorf("tried %s, %v, want %s", s.last, err, want)
+		}
+	}
+}
+
 func TestAddressesAreTriedInTurn(t *testing.T) {
 	s := New("gpu", slog.New(slog.DiscardHandler))
 	s.now.Addresses = []string{"b", "d", "f"}
