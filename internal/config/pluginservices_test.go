@@ -434,7 +434,7 @@ func TestTheExampleOfAFileOfPluginServicesIsOne(t *testing.T) {
 	if example == nil {
 		t.Fatal("there is none")
 	}
-	if services, err := config.DecodePluginServices(example[1]); err != nil || len(services) != 2 {
+	if services, err := config.DecodePluginServices(example[1]); err != nil || len(services) != 3 || !services[2].Discovered {
 		t.Errorf("%d services, %v", len(services), err)
 	}
 }
