@@ -152,11 +152,12 @@ func (w *world) verdicts(ctx context.Context, k *kind, pod *v1.Pod, plugins, nod
 		some := is.verdicts(w, k, nodes, verdicts)
 		err = w.filterEach(ctx, k, pod, plugins, nodes, some, verdicts)
 		if took = len(some) < len(nodes); err == nil && took && !slices.Contains(verdicts, nil) { // what was said for an earlier pod refuses nobody
-			w.kept = nil
-			is, took = w.keptOf(k, pod), false
-			clear(verdicts)
-			some = is.verdicts(w, k, nodes, verdicts)
-			err = w.filterEach(ctx, k, pod, plugins, nodes, some, verdicts)
+			rest := besides(some, len(nodes))
+			for _, i := range rest {
+				verdicts[i] = nil
+			}
+			err = w.filterEach(ctx, k, pod, plugins, nodes, rest, verdicts)
+			some, took = append(some, rest...), false
 		}
 		if err != nil {
 			return nil, false, err
@@ -166,6 +167,18 @@ func (w *world) verdicts(ctx context.Context, k *kind, pod *v1.Pod, plugins, nod
 		}
 	}
 	return verdicts, took, nil
+}
+
+// besides returns the places of n that are not among some, which go up.
+func besides(some []int, n int) (rest []int) {
+	for i := range n {
+		if len(some) > 0 && some[0] == i {
+			some = some[1:]
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	return rest
 }
 
 // filterEach runs the Filter plugins for each of some nodes, by their places, that PreFilter plugins leave.
@@ -254,11 +267,21 @@ func (w *world) score(ctx context.Context, k *kind, plugins, names []string) (*p
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
 	}
+	var is *kept // what is said of nodes in another state than the verdicts is not kept
+	if k.version == w.version {
+		is = w.keptOf(k, pod)
+	}
+	of, same := is.list(w, nodes)
+	if !same { // PreScore sees of all nodes what Filter has noted
+		if err := w.noted(ctx, k, pod, nodes, of); err != nil {
+			return nil, err
+		}
+	}
 	if status := w.profile.framework.RunPreScorePlugins(ctx, k.state, pod, nodes); !status.IsSuccess() {
 		return nil, status.AsError()
 	}
-	if is := w.keptOf(k, pod); is != nil {
-		return w.scoreKept(ctx, is, k, pod, plugins, nodes)
+	if is != nil {
+		return w.scoreKept(ctx, is, k, pod, plugins, nodes, of, same)
 	}
 	scored, status := w.profile.framework.RunScorePlugins(ctx, k.state, pod, nodes)
 	if !status.IsSuccess() {
@@ -282,8 +305,8 @@ func (w *world) score(ctx context.Context, k *kind, plugins, names []string) (*p
 }
 
 // scoreKept is score of a pod that is signed, behind PreScore.
-func (w *world) scoreKept(ctx context.Context, is *kept, k *kind, pod *v1.Pod, plugins []string, nodes []fwk.NodeInfo) (*pluginv1.Answer, error) {
-	lists, took, err := w.scoreEach(ctx, is, k, pod, nodes)
+func (w *world) scoreKept(ctx context.Context, is *kept, k *kind, pod *v1.Pod, plugins []string, nodes []fwk.NodeInfo, of []*keptNode, same bool) (*pluginv1.Answer, error) {
+	lists, took, err := w.scoreEach(ctx, is, k, pod, nodes, of, same)
 	if err != nil {
 		return nil, err
 	}

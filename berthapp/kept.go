@@ -30,7 +30,7 @@ type kept struct {
 	pods      map[types.UID]bool
 	nodes     map[string]*keptNode
 
-	list    int              // counts the lists of nodes that have been scored
+	lists   int              // counts the lists of nodes that have been scored
 	looks   int              // counts whether lists are the same
 	newest  int64            // generation of a node, when they were scored last
 	skipped sets.Set[string] // plugins that have not scored them
@@ -143,11 +143,45 @@ func (is *kept) keep(w *world, k *kind, nodes []string, some []int, verdicts []*
 }
 
 // scored reports whether a node was scored with the last ones that were.
-func (is *kept) scored(n *keptNode) bool { return n.scores != nil && n.list == is.list }
+func (is *kept) scored(n *keptNode) bool { return n.scores != nil && n.list == is.lists }
 
-// sameList reports whether nodes that are to be scored are those that were scored last, but for nodes that have changed since: only then scores are what they would be, for PreScore sees all of them.
-func (is *kept) sameList(w *world, nodes []*keptNode, skipped sets.Set[string]) bool {
-	if is.list == 0 || !is.skipped.Equal(skipped) {
+// list returns what is kept of nodes that are to be scored, and whether these are those that were scored last, but for nodes that have changed since: only then scores are what they would be, for PreScore sees all of them.
+func (is *kept) list(w *world, nodes []fwk.NodeInfo) (of []*keptNode, same bool) {
+	if is == nil {
+		return nil, false
+	}
+	of = make([]*keptNode, len(nodes))
+	for i, node := range nodes {
+		of[i] = is.of(node)
+	}
+	return of, is.sameList(w, of)
+}
+
+// noted has Filter plugins see nodes, of which verdicts were taken that are kept, so that they note in the pod's state what they note of these. Of is what is kept of them; nil: nothing is.
+func (w *world) noted(ctx context.Context, k *kind, pod *v1.Pod, nodes []fwk.NodeInfo, of []*keptNode) error {
+	if !k.took {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w.profile.framework.Parallelizer().Until(ctx, len(nodes), func(i int) {
+		if of != nil && of[i].attempt == k.attempt {
+			return
+		}
+		status := w.profile.framework.RunFilterPlugins(ctx, k.state, pod, nodes[i])
+		if !status.IsSuccess() && !status.IsRejected() {
+			cancel(fmt.Errorf("node %s: %w", nodes[i].Node().Name, status.AsError()))
+			return
+		}
+		if of != nil {
+			of[i].attempt = k.attempt
+		}
+	}, metrics.Filter)
+	return context.Cause(ctx)
+}
+
+func (is *kept) sameList(w *world, nodes []*keptNode) bool {
+	if is.lists == 0 {
 		return false
 	}
 	is.looks++
@@ -171,29 +205,27 @@ func (is *kept) sameList(w *world, nodes []*keptNode, skipped sets.Set[string]) 
 }
 
 // scoreEach returns what Score plugins say of nodes for a pod that is signed, by their places in profile.scorers, normalised; nil of those that have skipped it. It is kube-scheduler's RunScorePlugins, but that scores are kept.
-func (w *world) scoreEach(ctx context.Context, is *kept, k *kind, pod *v1.Pod, nodes []fwk.NodeInfo) (lists []fwk.NodeScoreList, took bool, err error) {
+func (w *world) scoreEach(ctx context.Context, is *kept, k *kind, pod *v1.Pod, nodes []fwk.NodeInfo, of []*keptNode, same bool) (lists []fwk.NodeScoreList, took bool, err error) {
 	// 1. Of which nodes is not known what plugins score them?
 	skipped := k.state.GetSkipScorePlugins()
-	of := make([]*keptNode, len(nodes))
-	for i, node := range nodes {
-		of[i] = is.of(node)
-	}
-	same := is.sameList(w, of, skipped)
+	same = same && is.skipped.Equal(skipped)
 	var some []int
+	var infos []fwk.NodeInfo
+	var notes []*keptNode
 	for i, n := range of {
 		if !same || !is.scored(n) {
-			some = append(some, i)
+			some, infos, notes = append(some, i), append(infos, nodes[i]), append(notes, n)
 		}
 	}
-	// 2. What do they? Who notes in Filter what it scores by has to have seen the node.
+	// 2. What do they? Who notes in Filter what it scores by has to have seen the node, and all of them before it scores any.
+	if err := w.noted(ctx, k, pod, infos, notes); err != nil {
+		return nil, false, err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	scores := make([][]int64, len(some))
 	w.profile.framework.Parallelizer().Until(ctx, len(some), func(j int) {
-		node := nodes[some[j]]
-		if k.took && of[some[j]].attempt != k.attempt {
-			w.profile.framework.RunFilterPlugins(ctx, k.state, pod, node)
-		}
+		node := infos[j]
 		scores[j] = make([]int64, len(w.profile.scorers))
 		for n, plugin := range w.profile.scorers {
 			if skipped.Has(plugin.Name()) {
@@ -212,10 +244,10 @@ func (w *world) scoreEach(ctx context.Context, is *kept, k *kind, pod *v1.Pod, n
 	}
 	// 3. That is kept.
 	if !same {
-		is.list, is.skipped = is.list+1, skipped
+		is.lists, is.skipped = is.lists+1, skipped
 	}
 	for j, i := range some {
-		of[i].attempt, of[i].scores, of[i].list = k.attempt, scores[j], is.list
+		of[i].scores, of[i].list = scores[j], is.lists
 	}
 	if is.newest, err = w.newest(); err != nil {
 		return nil, false, err

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +40,8 @@ type counter struct {
 	scores   func(pod *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status)
 	leaves   map[types.UID]string // the only node that PreFilter leaves a pod
 	skips    map[types.UID]bool   // pods that are not scored
+	begins   func(pod *v1.Pod)    // at PreFilter
+	prepares func(pod *v1.Pod)    // at PreScore
 }
 
 // sees is what a counter notes of nodes in the state of a pod, in Filter.
@@ -56,6 +59,9 @@ func (*counter) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fw
 }
 
 func (c *counter) PreFilter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	if c.begins != nil {
+		c.begins(pod)
+	}
 	if node, ok := c.leaves[pod.UID]; ok {
 		return &fwk.PreFilterResult{NodeNames: sets.New(node)}, nil
 	}
@@ -65,6 +71,9 @@ func (c *counter) PreFilter(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ 
 func (*counter) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 func (c *counter) PreScore(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	if c.prepares != nil {
+		c.prepares(pod)
+	}
 	if c.skips[pod.UID] {
 		return fwk.NewStatus(fwk.Skip)
 	}
@@ -480,6 +489,79 @@ func TestNobodyIsRefusedByWhatWasSaidOfAnotherPod(t *testing.T) {
 		t.Errorf("%+v, want it to fit everywhere, and nothing kept", got)
 	}
 	r.expectCalls(c, "the second", "n0 n1 n2", "n0 n1 n2")
+}
+
+// Filter has seen all nodes of a list that is new before PreScore begins, and in any case all that are scored before one is: a plugin may write in one, and read in the other.
+func TestFilterIsOverWhenScoresAreAskedFor(t *testing.T) {
+	const many = 200
+	var scoring atomic.Bool
+	prepared, filtered := 0, 0
+	c := &counter{
+		refuses: func(*v1.Pod, fwk.NodeInfo) bool {
+			if filtered++; scoring.Load() {
+				t.Error("Filter is called while nodes are scored")
+			}
+			return false
+		},
+		scores:   func(*v1.Pod, fwk.NodeInfo) (int64, *fwk.Status) { scoring.Store(true); return 1, nil },
+		prepares: func(*v1.Pod) { prepared = filtered },
+	}
+	r := newRow(t, many, c)
+	var all, some []int32
+	for i := range int32(many) {
+		if all = append(all, i); i%4 != 0 {
+			some = append(some, i)
+		}
+	}
+	r.judge(r.pod("x"))
+	scoring.Store(false)
+	r.begin(r.pod("x"))
+	filtered = 0
+	if r.asks(&pluginv1.Question{Filters: r.profile.names, Nodes: all}); filtered != 0 {
+		t.Fatalf("Filter is called for %d nodes", filtered)
+	}
+	if got := r.score(judgedPod{left: some}); got.err != "" || prepared != len(some) || filtered != len(some) {
+		t.Errorf("%s; Filter is called for %d nodes, for %d of them before PreScore, want %d", got.err, filtered, prepared, len(some))
+	}
+}
+
+// That all nodes of a question are refused says nothing against what is kept of those of another one.
+func TestARequestOfWhichNoNodeIsLeftKeepsTheOthers(t *testing.T) {
+	c := &counter{refuses: func(_ *v1.Pod, n fwk.NodeInfo) bool { return n.Node().Name >= "n3" }}
+	r := newRow(t, 6, c)
+	judge := func(pod *v1.Pod) judgedPod {
+		r.begin(pod)
+		for _, ids := range [][]int32{{0, 1, 2}, {3, 4, 5}} {
+			r.asks(&pluginv1.Question{Filters: r.profile.names, Nodes: ids})
+		}
+		return r.score(judgedPod{left: []int32{0, 1, 2}})
+	}
+	first := r.pod("x")
+	judge(first)
+	r.expectCalls(c, "the first", "n0 n1 n2 n3 n4 n5", "n0 n1 n2")
+	r.place(first, 1)
+	if got := judge(r.pod("x")); got.err != "" || !got.keptScores {
+		t.Errorf("%+v, want scores that are kept", got)
+	}
+	r.expectCalls(c, "the second", "n1 n3 n4 n5", "n1")
+}
+
+// Who scores nodes by what it has read before they changed says nothing of them to others.
+func TestWhatIsSaidInAnEarlierStateIsNotKept(t *testing.T) {
+	price, read := int64(0), make(map[types.UID]int64)
+	c := &counter{begins: func(pod *v1.Pod) { read[pod.UID] = price }, scores: func(pod *v1.Pod, _ fwk.NodeInfo) (int64, *fwk.Status) { return read[pod.UID], nil }}
+	r := newRow(t, 3, c)
+	r.judge(r.pod("x"))
+	r.begin(r.pod("x"))
+	r.asks(&pluginv1.Question{Filters: r.profile.names, Nodes: []int32{0, 1, 2}})
+	r.node(1, map[string]string{"price": "1"})
+	price = 1
+	if got := r.score(judgedPod{left: []int32{0, 1, 2}}); got.err != "" || got.keptScores {
+		t.Errorf("%+v, want scores of this pod", got)
+	}
+	if got := r.judge(r.pod("x")); got.scores[1] != 99 {
+		t.Errorf("scores %v, want 99 of 1, as it is by now", got.scores)
+	}
 }
 
 func TestThatTheChosenNodeIsRefusedEndsWhatIsKept(t *testing.T) {

@@ -115,6 +115,9 @@ func (c *column) take(q *question, a *pluginv1.Answer, began time.Duration) erro
 	if a.GetError() != "" {
 		return errStated(extender.Short(a.GetError()))
 	}
+	if a.GetKept() && !c.depends.cluster {
+		return errors.New("kept: that is only said of plugins that depend on the cluster")
+	}
 	if n := len(a.GetVerdicts()); n != 0 && n != len(q.nodes) {
 		return fmt.Errorf("%d verdicts of %d nodes", n, len(q.nodes))
 	}

@@ -149,14 +149,15 @@ func TestAnswersThatMakeNoSenseEndTheSession(t *testing.T) {
 		"no answer": {func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
 			return &pluginv1.JudgeResponse{Id: r.GetId()}, nil
 		}, "its answer makes no sense: 0 answers to 1 questions"},
-		"a score out of bounds":       {with(func(a *pluginv1.Answer) { a.Scores[0].Scores[1] = 101 }), "its answer makes no sense: answers[0]: scores[0]: P scores 101, want 0 to 100"},
-		"a negative score":            {with(func(a *pluginv1.Answer) { a.Scores[0].Scores[1] = -1 }), "P scores -1, want 0 to 100"},
-		"too few scores":              {with(func(a *pluginv1.Answer) { a.Scores[0].Scores = a.Scores[0].Scores[1:] }), "1 scores of P for 2 nodes"},
-		"no scores":                   {with(func(a *pluginv1.Answer) { a.Scores = nil }), "scores of 0 plugins, of 1 were asked for"},
-		"too few verdicts":            {with(func(a *pluginv1.Answer) { a.Verdicts = []uint32{0} }), "1 verdicts of 2 nodes"},
-		"a verdict without a refusal": {with(func(a *pluginv1.Answer) { a.Verdicts = []uint32{0, 1} }), "verdicts[1]: 1, of 0 refusals"},
-		"a plugin that was not asked": {with(func(a *pluginv1.Answer) { a.Verdicts, a.Refusals = []uint32{0, 1}, refusal("Q", "no") }), `refusals[0].plugin: "Q" was not asked to filter`},
-		"no reason":                   {with(func(a *pluginv1.Answer) { a.Verdicts, a.Refusals = []uint32{0, 1}, refusal("P", "") }), "refusals[0].reason: P gives none"},
+		"a score out of bounds":        {with(func(a *pluginv1.Answer) { a.Scores[0].Scores[1] = 101 }), "its answer makes no sense: answers[0]: scores[0]: P scores 101, want 0 to 100"},
+		"a negative score":             {with(func(a *pluginv1.Answer) { a.Scores[0].Scores[1] = -1 }), "P scores -1, want 0 to 100"},
+		"too few scores":               {with(func(a *pluginv1.Answer) { a.Scores[0].Scores = a.Scores[0].Scores[1:] }), "1 scores of P for 2 nodes"},
+		"no scores":                    {with(func(a *pluginv1.Answer) { a.Scores = nil }), "scores of 0 plugins, of 1 were asked for"},
+		"too few verdicts":             {with(func(a *pluginv1.Answer) { a.Verdicts = []uint32{0} }), "1 verdicts of 2 nodes"},
+		"what it has said for another": {with(func(a *pluginv1.Answer) { a.Kept = true }), "kept: that is only said of plugins that depend on the cluster"},
+		"a verdict without a refusal":  {with(func(a *pluginv1.Answer) { a.Verdicts = []uint32{0, 1} }), "verdicts[1]: 1, of 0 refusals"},
+		"a plugin that was not asked":  {with(func(a *pluginv1.Answer) { a.Verdicts, a.Refusals = []uint32{0, 1}, refusal("Q", "no") }), `refusals[0].plugin: "Q" was not asked to filter`},
+		"no reason":                    {with(func(a *pluginv1.Answer) { a.Verdicts, a.Refusals = []uint32{0, 1}, refusal("P", "") }), "refusals[0].reason: P gives none"},
 		"a status": {func(int, *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
 			return nil, status.Error(codes.InvalidArgument, "nodes[0].id: no")
 		}, "InvalidArgument: nodes[0].id: no"},

@@ -1295,7 +1295,7 @@ type Answer struct {
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// What has come of post_filters.
 	PostFiltered *PostFiltered `protobuf:"bytes,5,opt,name=post_filtered,json=postFiltered,proto3" json:"post_filtered,omitempty"`
-	// Of some nodes this was said for an earlier pod that is the same to the plugins. Before the pod is placed, the chosen node is asked about in a question that has no other one: whoever sets this answers such a question
+	// Of plugins that depend on the cluster alone: of some nodes this was said for an earlier pod that is the same to the plugins. Before the pod is placed, the chosen node is asked about in a question that has no other one: whoever sets this answers such a question
 	// for the pod itself. If the node is refused then, all are asked about again.
 	Kept          bool `protobuf:"varint,6,opt,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
