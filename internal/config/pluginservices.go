@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-scheduler/berth/internal/aliases"
+	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
@@ -253,6 +254,8 @@ func checkDiscovered(at *field.Path, s *PluginService) (errs field.ErrorList) {
 		errs = append(errs, field.Forbidden(at.Child("discovered"), "goes with no address: leave one of them out"))
 	}
 	switch {
+	case s.TLS != nil && s.TLS.ServerName == certs.MemberName:
+		errs = append(errs, field.Invalid(at.Child("tls", "serverName"), s.TLS.ServerName, "all processes of Berth have it: want a name that only those of the service have"))
 	case s.TLS != nil && s.TLS.ServerName == "":
 		errs = append(errs, field.Required(at.Child("tls", "serverName"), "addresses that are announced prove nothing: want the name that the certificates of the service's processes are of"))
 	case s.TLS == nil && !s.Insecure:

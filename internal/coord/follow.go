@@ -201,11 +201,15 @@ func (c *Client) listBounded(ctx context.Context, base, prefix string, b bounds)
 	}
 }
 
+// readTimes is how many keys are read at most for each that may be kept.
+const readTimes = 8
+
 func (c *Client) listOnce(ctx context.Context, base string, set *keySet) (int64, error) {
 	if set.bounds == (bounds{}) { // there is no more to read than to keep
 		return c.scan(ctx, base, set.prefix, 0, func(kv KV) { set.put(kv) })
 	}
 	from, end := base+set.prefix, clientv3.GetPrefixRangeEnd(base+set.prefix)
+	read := 0
 	for revision := int64(0); ; {
 		page, err := c.page(ctx, from, end, revision, boundedPage)
 		if err != nil {
@@ -215,6 +219,10 @@ func (c *Client) listOnce(ctx context.Context, base string, set *keySet) (int64,
 			revision = page.Header.Revision
 		}
 		skip := ""
+		if read += len(page.Kvs); set.bounds.all > 0 && read > max(readTimes*set.bounds.all, boundedPage) { // too many are of no use
+			set.leftOut = true
+			return revision, nil
+		}
 		for _, kv := range page.Kvs {
 			skip = set.put(relative(kv, base))
 		}

@@ -29,8 +29,8 @@ type Service struct {
 	Profile string
 	// Conn is how it is reached. It does not wait for a service that is away. Whoever closes it ends the session.
 	Conn grpc.ClientConnInterface
-	// Leave has it go on with another process of the service, if there is one, where the streams begin anew: this one does not answer as it should. It does not wait. nil: there are no others.
-	Leave func()
+	// Processes are those that it may be connected to. nil: there is one.
+	Processes Processes
 	// Timeout is how long one call may take, but for what is done before a bind: PreBindTimeout.
 	Timeout, PreBindTimeout time.Duration
 	// Ignorable says that a pod is placed without it if it fails. Else the attempt fails.
@@ -40,6 +40,14 @@ type Service struct {
 	// Follows says that what it keeps of a pod, and of the cluster, is for verdicts and steps alike: of a profile that has it take part in a scheduling cycle, it is told of the cluster before each step of one,
 	// and of each placement that it has anything to do with before that is recorded. It knows by itself what a pod is that is about to wait for its turn.
 	Follows bool
+}
+
+// Processes are those of a service of which one is connected at a time. It is safe for concurrent use.
+type Processes interface {
+	// Connected returns the number of the connection that there is, or was last: each has one of its own. 0: there has been none.
+	Connected() uint64
+	// Leave has the service go on with another process, if there is one, where its streams begin anew, unless that connection is not the one any more. It does not wait.
+	Leave(connection uint64)
 }
 
 // Plugin is a plugin of a service.

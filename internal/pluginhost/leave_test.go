@@ -1,11 +1,14 @@
 package pluginhost
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
@@ -16,8 +19,19 @@ func later(h *Host, left *int) (pass func()) {
 	s := h.services[0]
 	now := time.Hour
 	s.clock = func() time.Duration { return now }
-	s.Leave = func() { *left++ }
+	s.Processes = alone{left}
 	return func() { now += failedFor }
+}
+
+// alone are processes of which the same one is connected all the time, with how often it has been left.
+type alone struct{ left *int }
+
+func (a alone) Connected() uint64 { return 7 }
+
+func (a alone) Leave(connection uint64) {
+	if connection == 7 {
+		*a.left++
+	}
 }
 
 // One that has answered may be late, or restarted, once; one with which nothing can be begun is left.
@@ -48,16 +62,16 @@ func TestAProcessIsLeftThatHasAnsweredNothingSinceASessionBegan(t *testing.T) {
 	ask("a good answer", true, 0)
 	wrong = true
 	ask("nonsense behind a good answer", false, 0)
-	ask("nonsense at once", false, 1)
-	ask("and again", false, 2)
+	ask("nonsense at once", false, 0)
+	ask("and again", false, 1)
 	wrong = false
-	ask("it is well again", true, 2)
+	ask("it is well again", true, 1)
 	bad = status.Error(codes.Internal, "out of order")
-	ask("it fails behind a good answer", false, 2)
-	ask("it fails at once", false, 3)
+	ask("it fails behind a good answer", false, 1)
+	ask("it fails at once", false, 1)
 	bad = nil
 	s.plugins = nil
-	ask("it has not the plugin", false, 4)
+	ask("it has not the plugin", false, 2)
 }
 
 func TestAProcessIsLeftOnWhichNoPlacementsAreTold(t *testing.T) {
@@ -89,14 +103,89 @@ func TestAProcessIsLeftOnWhichNoPlacementsAreTold(t *testing.T) {
 	reserve("a good answer", true, 0)
 	wrong = true
 	reserve("nonsense behind a good answer", false, 0)
-	reserve("nonsense at once", false, 1)
-	reserve("and again", false, 2)
+	reserve("nonsense at once", false, 0)
+	reserve("and again", false, 1)
 	wrong = false
-	reserve("it is well again", true, 2)
+	reserve("it is well again", true, 1)
 	h.EndPlacing(1)
 	s.name = "Other"
 	pass()
-	if err := h.BeginPlacing(t.Context(), 2, "default-scheduler"); err == nil || left != 3 {
-		t.Errorf("without the plugin: %v, it has been left %d times, want 3", err, left)
+	for want := range 2 {
+		pass()
+		if err := h.BeginPlacing(t.Context(), 2, "default-scheduler"); err == nil || left != 1+want {
+			t.Errorf("without the plugin: %v, it has been left %d times, want %d", err, left, 1+want)
+		}
+	}
+}
+
+// One that describes itself, and takes no step, as one that only stands by, is left.
+func TestAProcessIsLeftThatEndsEachStreamOfPlacements(t *testing.T) {
+	s := &stepper{ends: status.Error(codes.Unavailable, "it stands by")}
+	h := hosting(t, s, time.Minute)
+	left := 0
+	pass := later(h, &left)
+	for range 2 * mostDoubts {
+		pass()
+		pass()
+		if err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); err == nil {
+			t.Fatal("it has reserved something")
+		}
+		if is := h.services[0].placing.now(); is != nil {
+			is.running.Wait()
+		}
+		_ = h.BeginPlacing(t.Context(), 1, "default-scheduler")
+	}
+	if left != 2 {
+		t.Errorf("it has been left %d times, want 2", left)
+	}
+}
+
+// That a pod cannot be read which stands is no fault of the process that is to be told of it.
+func TestAProcessIsNotLeftForAPodThatCannotBeRead(t *testing.T) {
+	s := &stepper{objects: true}
+	h := hosting(t, s, time.Minute)
+	h.services[0].Objects = true
+	left := 0
+	pass := later(h, &left)
+	h.Stands(t.Context(), 1, func() []Standing {
+		return []Standing{{placementOf("p"), func(context.Context) (*corev1.Pod, error) { return nil, errors.New("the API server is slow") }}}
+	})
+	for range 2 * mostDoubts {
+		pass()
+		if err := h.BeginPlacing(t.Context(), 1, "default-scheduler"); err == nil {
+			t.Fatal("it has been told of the placement")
+		}
+	}
+	if left != 0 {
+		t.Errorf("it has been left %d times", left)
+	}
+}
+
+// moving are processes of which another one is connected after each call of Connected but the first ones.
+type moving struct{ calls, still int }
+
+func (m *moving) Connected() uint64 {
+	if m.calls++; m.calls <= m.still {
+		return 1
+	}
+	return 2
+}
+
+func (*moving) Leave(uint64) {}
+
+// What one process has described itself as says nothing of another one, to which a stream has been opened.
+func TestAStreamIsOfTheProcessThatHasDescribedItself(t *testing.T) {
+	s := new(stepper)
+	h := hosting(t, s, time.Minute)
+	is := &moving{still: 4} // it is looked at before and behind Describe, and when the stream is open
+	h.services[0].Processes = is
+	for still := range 5 {
+		is.calls, is.still = 0, still
+		h.EndPlacing(1)
+		err := h.BeginPlacing(t.Context(), 1, "default-scheduler")
+		if wrong := is.calls > still && still == 3; (err != nil) != wrong {
+			t.Errorf("with another process behind %d looks of %d: %v", still, is.calls, err)
+		}
+		h.services[0].failedToPlace(0, nil)
 	}
 }

@@ -23,14 +23,15 @@ const maxPermitWait = 15 * time.Minute
 
 // placeStream is a stream of placements. It has two goroutines, which end waits for.
 type placeStream struct {
-	epoch   cluster.Epoch
-	objects bool   // pods are sent
-	sorts   uint64 // the order of keys, but for what a response says: see placing.sortOrder
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	stream  pluginv1.PluginService_PlaceClient
-	running sync.WaitGroup
-	more    chan struct{} // holds a value while there may be something to send
+	epoch      cluster.Epoch
+	connection uint64 // by which it is
+	objects    bool   // pods are sent
+	sorts      uint64 // the order of keys, but for what a response says: see placing.sortOrder
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	stream     pluginv1.PluginService_PlaceClient
+	running    sync.WaitGroup
+	more       chan struct{} // holds a value while there may be something to send
 
 	ended     func()                        // hears that it has
 	activates func(uids []string, now bool) // hears which pods the service wants tried

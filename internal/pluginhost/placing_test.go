@@ -34,6 +34,7 @@ type stepper struct {
 	objects bool
 	tells   bool     // which pods are worth trying
 	others  []string // plugins that it has besides, which pre-enqueue
+	ends    error    // if not nil, what a stream ends with when something is asked
 	answer  func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse
 
 	mu   sync.Mutex
@@ -61,6 +62,9 @@ func (s *stepper) Place(stream pluginv1.PluginService_PlaceServer) error {
 		s.mu.Unlock()
 		if r.GetStep() == pluginv1.Step_STEP_UNSPECIFIED {
 			continue
+		}
+		if s.ends != nil {
+			return s.ends
 		}
 		responses := []*pluginv1.PlaceResponse{{}}
 		if s.answer != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -51,6 +52,7 @@ type service struct {
 
 	host      *Host
 	placing   placing
+	doubts    doubts
 	enters    chan struct{} // holds a value while it is asked about pods that are to be tried
 	activated activated
 }
@@ -82,7 +84,7 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 			s.fail(err)
 		}
 	}()
-	described, err := s.describe(ctx)
+	described, to, err := s.describe(ctx)
 	if err != nil {
 		return err
 	}
@@ -96,21 +98,47 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 	if err != nil {
 		return fmt.Errorf("begin a session: %w", short(err))
 	}
+	if err := s.still(to); err != nil {
+		cancel(err)
+		return err
+	}
 	s.session = newSession(&s.limits, epoch, plugins)
-	s.session.profiles, s.session.activates = s.profiles, described.GetActivates()
+	s.session.profiles, s.session.activates, s.session.connection = s.profiles, described.GetActivates(), to
 	s.session.calls.begin(within, cancel, stream)
 	s.log.Info("plugin service: session begun")
 	return nil
 }
 
-func (s *service) describe(ctx context.Context) (*pluginv1.DescribeResponse, error) {
+// describe asks which plugins a process has, and returns by which connection.
+func (s *service) describe(ctx context.Context) (*pluginv1.DescribeResponse, uint64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, errLate)
 	defer cancel()
-	out, err := pluginv1.NewPluginServiceClient(s.Conn).Describe(ctx, &pluginv1.DescribeRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("describe: %w", short(err))
+	for {
+		to := s.connected()
+		out, err := pluginv1.NewPluginServiceClient(s.Conn).Describe(ctx, &pluginv1.DescribeRequest{})
+		if err != nil {
+			return nil, 0, fmt.Errorf("describe: %w", short(err))
+		}
+		if s.still(to) == nil {
+			return out, to, nil
+		}
 	}
-	return out, nil
+}
+
+// connected returns the number of the connection to a process, 0 if there is one alone that it can be to.
+func (s *service) connected() uint64 {
+	if s.Processes == nil {
+		return 0
+	}
+	return s.Processes.Connected()
+}
+
+// still returns an error unless that connection is the one that there is: what is known of a process says nothing of another one.
+func (s *service) still(connection uint64) error {
+	if s.connected() != connection {
+		return fmt.Errorf("%w: another process of the service is connected by now", errEnded)
+	}
+	return nil
 }
 
 // end ends the session, if there is one.
@@ -133,19 +161,45 @@ func (s *service) mayEnd(err error) bool {
 
 // fail ends the session, and has nobody begin another one for a while.
 func (s *service) fail(err error) {
-	good := s.session != nil && s.session.proven // it may have been late once
+	good, to := s.session != nil && s.session.proven, s.connected() // it may have been late once
+	if s.session != nil {
+		to = s.session.connection
+	}
 	s.end()
 	s.failed, s.why = s.clock(), err
 	s.log.Warn("plugin service has failed", "err", err)
-	if !good {
-		s.leave()
-	}
+	s.doubts.note(to, good, s.Processes)
 }
 
-// leave has it go on with another process, if there is one.
-func (s *service) leave() {
-	if s.Leave != nil {
-		s.Leave()
+// doubts are how often in a row nothing has come of a process. It is safe for concurrent use.
+type doubts struct {
+	mu    sync.Mutex
+	of    uint64 // the connection to it
+	times int
+}
+
+// mostDoubts is how often in a row nothing may come of a process until it is left: what goes wrong once may be no fault of its own.
+const mostDoubts = 2
+
+// note notes whether anything has come of a process that a connection was to. It has the service go on with another one, if there is one, when nothing has too often.
+func (d *doubts) note(connection uint64, good bool, all Processes) {
+	if all == nil {
+		return
+	}
+	d.mu.Lock()
+	if good || connection != d.of {
+		d.of, d.times = connection, 0
+	}
+	if !good {
+		d.times++
+	}
+	leaves := d.times >= mostDoubts
+	if leaves {
+		d.times = 0
+	}
+	d.mu.Unlock()
+	if leaves {
+		all.Leave(connection)
 	}
 }
 

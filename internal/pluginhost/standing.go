@@ -68,6 +68,11 @@ func (h *Host) Stands(ctx context.Context, epoch cluster.Epoch, all func() []Sta
 	h.standing.Store(&standing{ctx, epoch, all})
 }
 
+// errUnread is that a pod could not be read, to be sent.
+type errUnread struct{ error }
+
+func (e errUnread) Unwrap() error { return e.error }
+
 // objectOf returns what is sent of a pod, nil if nothing is.
 func (is *placeStream) objectOf(ctx context.Context, pod PodOf) (object []byte, err error) {
 	if !is.objects {
@@ -78,7 +83,7 @@ func (is *placeStream) objectOf(ctx context.Context, pod PodOf) (object []byte, 
 		object, err = json.Marshal(read)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the pod: %w", err)
+		return nil, errUnread{fmt.Errorf("read the pod: %w", err)}
 	}
 	return object, nil
 }
@@ -215,9 +220,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 			s.log.Info("plugin service: no more placements are told on a stream that has ended", "err", err)
 			if !was.mayEnd(err) || s.placing.often && s.clock()-s.placing.goodEnd < failedFor { // or soon behind another one
 				failed, why = s.clock()-time.Since(was.endedAt), err
-				if !was.answered() && !errors.Is(err, errEnded) { // that it has ended says nothing of who is there now
-					s.leave()
-				}
+				s.doubts.note(was.connection, was.answered(), s.Processes)
 			} else {
 				s.placing.often, s.placing.goodEnd = true, s.clock()
 			}
@@ -227,19 +230,22 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		s.failedToPlace(failed, why)
 		return nil, why
 	}
-	began := s.clock()
+	began, to := s.clock(), s.connected()
 	defer func() {
 		s.metrics.observe("begin_placing", s.clock()-began, err)
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("plugin service has failed", "err", err)
 			s.failedToPlace(s.clock(), err)
-			s.leave()
+			if stands := s.host.standing.Load(); !errors.As(err, new(errUnread)) && (stands == nil || stands.ctx.Err() == nil) { // else it is no fault of the process
+				s.doubts.note(to, false, s.Processes)
+			}
 		}
 	}()
-	described, err := s.describe(ctx)
+	described, at, err := s.describe(ctx)
 	if err != nil {
 		return nil, err
 	}
+	to = at
 	plugins, err := s.check(described)
 	if err != nil {
 		return nil, err
@@ -250,8 +256,12 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	if err != nil {
 		return nil, fmt.Errorf("begin to place: %w", short(err))
 	}
+	if err := s.still(to); err != nil {
+		cancel(err)
+		return nil, err
+	}
 	is = &placeStream{
-		epoch: epoch, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), binding: make(map[string]*call), enters: make(map[newcomer]*call), last: 1,
+		epoch: epoch, connection: to, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), binding: make(map[string]*call), enters: make(map[newcomer]*call), last: 1,
 		sorts: s.placing.sortOrder(s.Follows), activates: s.activated.add, ended: func() { signal(s.placing.ended) },
 	}
 	for _, p := range plugins {

@@ -31,14 +31,15 @@ var defaultLimits = limits{told: 1_000, asked: 500, bytes: 4 << 20, kinds: 4_096
 
 // session is a stream, what has been told on it, and what has been answered.
 type session struct {
-	limits    *limits // its service's
-	epoch     cluster.Epoch
-	plugins   map[string]*pluginv1.PluginDescription
-	profiles  []*pluginv1.Profile // that are to be told yet
-	activates bool                // the service says which pods are worth trying
-	all       dependencies        // of all plugins
-	proven    bool                // all that somebody asked has been answered
-	calls     calls
+	connection uint64  // by which it is
+	limits     *limits // its service's
+	epoch      cluster.Epoch
+	plugins    map[string]*pluginv1.PluginDescription
+	profiles   []*pluginv1.Profile // that are to be told yet
+	activates  bool                // the service says which pods are worth trying
+	all        dependencies        // of all plugins
+	proven     bool                // all that somebody asked has been answered
+	calls      calls
 
 	synced  cluster.Seq // nodes that are gone since are to be told yet
 	nodes   []toldNode  // by index

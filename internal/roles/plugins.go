@@ -52,7 +52,7 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 		clients = append(clients, c)
 		service := pluginhost.Service{Name: s.Name, Timeout: s.Timeout.Duration, PreBindTimeout: s.PreBindTimeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects}
 		if found != nil {
-			service.Conn, service.Leave = found, found.Leave
+			service.Conn, service.Processes = found, found
 			err = found.Connect(c)
 			g.Go(func() error { return found.Follow(ctx, e.coord.WatchAnnounced(ctx, s.Name)) })
 		} else {

@@ -35,6 +35,7 @@ type Service struct {
 	now   coord.Announced // that
 	last  string          // the address that was tried last
 	open  net.Conn        // what has come of that, perhaps closed since; nil: nothing
+	count uint64          // as many connections have been made
 	said  string          // the address that was logged last
 }
 
@@ -96,7 +97,9 @@ func (s *Service) inTurn() []string {
 func (s *Service) tried(address string, conn net.Conn) {
 	s.mu.Lock()
 	was := s.open
-	s.last, s.open = address, conn
+	if s.last, s.open = address, conn; conn != nil {
+		s.count++
+	}
 	s.mu.Unlock()
 	if was != nil {
 		_ = was.Close() // as a rule, it is
@@ -129,14 +132,18 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", address)
 }
 
-// Leave ends the connection, if there is one and another address is announced, which is tried next.
-func (s *Service) Leave() {
-	if s.conn.GetState() != connectivity.Ready { // the next one is being tried
-		return
-	}
+// Connected returns the number of the connection that there is, or was last: they are counted from 1. 0: there has been none.
+func (s *Service) Connected() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count
+}
+
+// Leave ends a connection, by its number, if it is the one that there is, and another address is announced, which is tried next.
+func (s *Service) Leave(connection uint64) {
 	s.mu.Lock()
 	conn, address := s.open, s.last
-	if conn == nil || !slices.ContainsFunc(s.now.Addresses, func(other string) bool { return other != address }) {
+	if conn == nil || connection != s.count || !slices.ContainsFunc(s.now.Addresses, func(other string) bool { return other != address }) {
 		s.mu.Unlock()
 		return
 	}

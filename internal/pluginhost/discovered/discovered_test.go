@@ -295,12 +295,12 @@ func TestAConnectionThatIsGoodStaysWhateverIsAnnounced(t *testing.T) {
 	if got := h.who(); got != "A" {
 		t.Errorf("%s answers", got)
 	}
-	h.Leave()
+	h.Leave(h.Connected())
 	if h.conn.GetState() != connectivity.Ready || !open() {
 		t.Error("it has left where nobody else is announced")
 	}
 	h.announce(coord.Announced{Addresses: []string{a}})
-	h.Leave()
+	h.Leave(h.Connected())
 	if h.conn.GetState() != connectivity.Ready || !open() {
 		t.Error("it has left for the same process")
 	}
@@ -314,7 +314,7 @@ func TestLeavingEndsAllStreamsAndGoesOnWithAnotherProcess(t *testing.T) {
 	first := h.who()
 	ended, _ := h.stream()
 	for range 4 {
-		h.Leave()
+		h.Leave(h.Connected())
 		if err := ended(); status.Code(err) != codes.Unavailable {
 			t.Errorf("the stream: %v, want UNAVAILABLE", err)
 		}
@@ -326,7 +326,7 @@ func TestLeavingEndsAllStreamsAndGoesOnWithAnotherProcess(t *testing.T) {
 		ended, _ = h.stream()
 	}
 	h.announce(coord.Announced{Addresses: []string{map[string]string{"A": b, "B": a}[first]}}) // the one that it is with is not announced any more
-	h.Leave()
+	h.Leave(h.Connected())
 	if got := h.who(); got == first {
 		t.Errorf("it is with %s again", first)
 	}
