@@ -25,6 +25,7 @@
 //	—               Active          it has not; Backoff instead if it has failed before, and a Reset finds it backing off
 //	Gated           Active          it is gated no more, and in; Backoff instead if it has failed and backs off still
 //	any but assumed Gated           it has got gates, or its name is left to another: an attempt that runs is void
+//	Active, Backoff Gated           a plugin of others sorts, and is to say anew where it belongs
 //	InFlight,       Gated           instead of Active or Backoff, if plugins of others have to let it in
 //	Unschedulable
 //	Active          InFlight        Pop
@@ -66,6 +67,8 @@
 //	    a plugin says so, or it is due; else, if the plugin's service says nothing, the pod has changed
 //
 // What happens while it is asked about has it asked about once more.
+//
+// With the answer comes where it belongs, if a plugin of others sorts: see [SortKey]. Nobody is tried without it, nor by an order that is not the newest, nor, for a while, until something has been said of all who have waited since before that.
 //
 // # Notes and looks
 //
