@@ -37,6 +37,7 @@ type keySet struct {
 	keys    map[string]KV
 	of      map[string]int // how many of a first part
 	leftOut bool           // there are keys that are not in it
+	unread  bool           // there are so many that some have not been read
 }
 
 func newKeySet(prefix string, b bounds) *keySet {
@@ -95,6 +96,7 @@ func (s *keySet) apply(u WatchUpdate) (room bool) {
 			}
 			room = room || s.leftOut
 		}
+		room = room || s.unread
 		s.mu.Unlock()
 	}
 	s.changed()
@@ -104,7 +106,7 @@ func (s *keySet) apply(u WatchUpdate) (room bool) {
 // replace makes the keys those of another set.
 func (s *keySet) replace(by *keySet) {
 	s.mu.Lock()
-	s.keys, s.of, s.leftOut = by.keys, by.of, by.leftOut
+	s.keys, s.of, s.leftOut, s.unread = by.keys, by.of, by.leftOut, by.unread
 	s.mu.Unlock()
 	s.changed()
 }
@@ -219,14 +221,14 @@ func (c *Client) listOnce(ctx context.Context, base string, set *keySet) (int64,
 			revision = page.Header.Revision
 		}
 		skip := ""
-		if read += len(page.Kvs); set.bounds.all > 0 && read > max(readTimes*set.bounds.all, boundedPage) { // too many are of no use
-			set.leftOut = true
-			return revision, nil
-		}
 		for _, kv := range page.Kvs {
 			skip = set.put(relative(kv, base))
 		}
 		if !page.More {
+			return revision, nil
+		}
+		if read += len(page.Kvs); set.bounds.all > 0 && read >= readTimes*set.bounds.all { // too many are of no use
+			set.leftOut, set.unread = true, true
 			return revision, nil
 		}
 		last := string(page.Kvs[len(page.Kvs)-1].Key)

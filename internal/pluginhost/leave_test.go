@@ -189,3 +189,23 @@ func TestAStreamIsOfTheProcessThatHasDescribedItself(t *testing.T) {
 		h.services[0].failedToPlace(0, nil)
 	}
 }
+
+// What has gone wrong long ago counts no more when a process has done well since.
+func TestOldDoubtsDoNotCount(t *testing.T) {
+	left := 0
+	var d doubts
+	for range 5 {
+		d.note(7, false, alone{&left})
+		d.note(7, true, alone{&left})
+	}
+	if d.note(7, false, alone{&left}); left != 0 {
+		t.Errorf("it has been left %d times", left)
+	}
+	d.note(8, false, alone{&left}) // another process
+	if d.note(7, false, alone{&left}); left != 0 {
+		t.Errorf("it has been left %d times for another one's fault", left)
+	}
+	if d.note(7, false, alone{&left}); left != 1 {
+		t.Errorf("it has been left %d times, want once", left)
+	}
+}

@@ -52,7 +52,8 @@ type service struct {
 
 	host      *Host
 	placing   placing
-	doubts    doubts
+	doubts    doubts // of its sessions
+	tried     uint64 // the connection by which one was begun last
 	enters    chan struct{} // holds a value while it is asked about pods that are to be tried
 	activated activated
 }
@@ -73,10 +74,14 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 			return err
 		}
 	}
+	if is := s.session; is != nil && is.proven {
+		s.doubts.note(is.connection, true, s.Processes)
+	}
 	s.end()
 	if s.why != nil && s.clock()-s.failed < failedFor {
 		return s.why
 	}
+	s.tried = s.connected()
 	began := s.clock()
 	defer func() {
 		s.metrics.observe("begin", s.clock()-began, err)
@@ -88,6 +93,7 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 	if err != nil {
 		return err
 	}
+	s.tried = to
 	plugins, err := s.check(described)
 	if err != nil {
 		return err
@@ -161,7 +167,7 @@ func (s *service) mayEnd(err error) bool {
 
 // fail ends the session, and has nobody begin another one for a while.
 func (s *service) fail(err error) {
-	good, to := s.session != nil && s.session.proven, s.connected() // it may have been late once
+	good, to := s.session != nil && s.session.proven, s.tried // it may have been late once
 	if s.session != nil {
 		to = s.session.connection
 	}
@@ -171,7 +177,7 @@ func (s *service) fail(err error) {
 	s.doubts.note(to, good, s.Processes)
 }
 
-// doubts are how often in a row nothing has come of a process. It is safe for concurrent use.
+// doubts are how often in a row nothing has come of a process, as far as one of its streams goes. It is safe for concurrent use.
 type doubts struct {
 	mu    sync.Mutex
 	of    uint64 // the connection to it

@@ -39,6 +39,7 @@ type placing struct {
 	goodEnd time.Duration // by clock, when one has last
 
 	streams   uint32        // as many have been begun
+	doubts    doubts
 	begun     cluster.Epoch // in which the last one was
 	activates bool          // the service says which pods are worth trying
 }
@@ -220,8 +221,11 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 			s.log.Info("plugin service: no more placements are told on a stream that has ended", "err", err)
 			if !was.mayEnd(err) || s.placing.often && s.clock()-s.placing.goodEnd < failedFor { // or soon behind another one
 				failed, why = s.clock()-time.Since(was.endedAt), err
-				s.doubts.note(was.connection, was.answered(), s.Processes)
+				s.placing.doubts.note(was.connection, was.answered(), s.Processes)
 			} else {
+				if was.answered() {
+					s.placing.doubts.note(was.connection, true, s.Processes)
+				}
 				s.placing.often, s.placing.goodEnd = true, s.clock()
 			}
 		}
@@ -237,7 +241,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 			s.log.Warn("plugin service has failed", "err", err)
 			s.failedToPlace(s.clock(), err)
 			if stands := s.host.standing.Load(); !errors.As(err, new(errUnread)) && (stands == nil || stands.ctx.Err() == nil) { // else it is no fault of the process
-				s.doubts.note(to, false, s.Processes)
+				s.placing.doubts.note(to, false, s.Processes)
 			}
 		}
 	}()

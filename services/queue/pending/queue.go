@@ -192,6 +192,7 @@ type Queue struct {
 	sortOrder uint64                  // what the binder calls it
 	owed      int                     // pods of which something is to be said before anybody is tried
 	owedUntil time.Time               // then others are; zero: now
+	oweAgain  time.Time               // not before is anybody owed anything again
 
 	active   orderedPods
 	running  orderedPods // in flight, not awaited; by priority
@@ -579,7 +580,7 @@ func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	if to != Gated && e.shut() { // others are being evicted for it: it is asked about when that is over
 		*e.entrance = e.entrance.anew()
 	}
-	if to != Active && to != Gated && e.entrance != nil { // it is not to be tried
+	if e.entrance != nil && to != Active && !(to == Gated && e.shut()) { // it is not to be tried
 		e.entrance.owed = false
 	}
 	q.notes.unsure.remove(e.id)

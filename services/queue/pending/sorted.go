@@ -35,24 +35,42 @@ func (q *Queue) sort(now time.Time, e *entry, at SortKey) bool {
 	return true
 }
 
-// sortsFirst is how long nobody is tried, at most, until something has been said of all who have waited since before an order began. Who takes longer has no part in it: plugins that hang have pods of their own profiles wait.
-const sortsFirst = 5 * time.Second
+const (
+	// sortsFirst is how long nobody is tried, at most, until something has been said of all who have waited since before an order began. Who takes longer has no part in it: plugins that hang have pods of their own profiles wait. Then others are tried
+	// for as long at least, whatever orders there are.
+	sortsFirst = 5 * time.Second
+	// sortsAgain is how long others are tried at least when something has been said of all in time.
+	sortsAgain = time.Second
+)
 
 // owe has nobody tried until something has been said of all who wait: of an order that has just begun, else who comes first would be whoever is asked about first.
 func (q *Queue) owe(now time.Time) {
-	q.owedUntil = now.Add(sortsFirst)
+	if q.holdsUp(now) || now.Before(q.oweAgain) {
+		return
+	}
 	for _, e := range q.pods {
-		if is := e.entrance; is != nil && is.sorts && !is.owed && (e.place == Active && q.unsorted(e) || e.place == Gated && (is.door == doorUnasked || is.door == doorAsked)) {
+		is := e.entrance
+		if is == nil || !is.sorts || is.owed || len(e.pod.Gates) > 0 || e.yielded {
+			continue
+		}
+		if e.place == Active && q.unsorted(e) || e.place == Gated && (is.door == doorUnasked || is.door == doorAsked) {
 			is.owed = true
 			q.owed++
 		}
+	}
+	if q.owed > 0 {
+		q.owedUntil = now.Add(sortsFirst)
 	}
 }
 
 // holdsUp reports whether somebody is owed a word before anybody is tried.
 func (q *Queue) holdsUp(now time.Time) bool {
-	if q.owed == 0 || !now.Before(q.owedUntil) {
-		q.owedUntil = time.Time{}
+	switch {
+	case q.owedUntil.IsZero():
+	case q.owed == 0:
+		q.owedUntil, q.oweAgain = time.Time{}, now.Add(sortsAgain)
+	case !now.Before(q.owedUntil):
+		q.owedUntil, q.oweAgain = time.Time{}, now.Add(sortsFirst)
 	}
 	return !q.owedUntil.IsZero()
 }

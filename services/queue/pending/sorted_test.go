@@ -107,6 +107,7 @@ func TestANewOrderHasAllSortedAgain(t *testing.T) {
 	q, st := newLine(t, now, 4)
 	sorts(q, now, 1, map[string]int64{"u0": 1, "u1": 2, "u2": 3, "u3": 4})
 	running := q.Pop(now, 1) // u0
+	now = now.Add(sortsAgain)
 	apply(t, q, st, now, cluster.PodSet{ID: 4, Pod: cluster.Pod{UID: "u4", Created: now.UnixNano()}})
 	q.Admit(now, asks(t, q, now), SortKey{2, 100})
 	if !q.Unasked() {
@@ -494,5 +495,47 @@ func TestANewBinderBeginsTheOrdersAnew(t *testing.T) {
 	sorts(q, now, 1, map[string]int64{"u0": 2, "u1": 1})
 	if got, want := pops(q, now, 9), uids("u1", "u0"); !slices.Equal(got, want) {
 		t.Errorf("%q are tried, want %q", got, want)
+	}
+}
+
+// However often orders begin, pods are tried in between.
+func TestOrdersWithoutAnEndLetPodsBeTried(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := newLine(t, now, 3)
+	sorts(q, now, 1, nil)
+	tried := 0
+	for order := uint64(2); order < 200; order++ {
+		now = now.Add(time.Second)
+		for id := cluster.PodID(0); id < 3; id++ {
+			if st.Pod(id) == nil {
+				apply(t, q, st, now, cluster.PodSet{ID: id, Pod: cluster.Pod{UID: fmt.Sprint(id, order), Created: now.UnixNano()}})
+			}
+		}
+		for _, x := range q.Entering(now, 2, nil) { // never all
+			q.Admit(now, x, SortKey{Order: order})
+		}
+		for _, a := range q.Pop(now, 1) {
+			tried++
+			apply(t, q, st, now, cluster.PodRemoved{ID: a.ID})
+		}
+	}
+	if tried < 60 {
+		t.Errorf("in 198 s, %d pods are tried", tried)
+	}
+}
+
+// Who may not be tried in any case is not waited for.
+func TestNobodyWaitsForPodsWithGates(t *testing.T) {
+	now := time.Unix(1000, 0)
+	q, st := newLine(t, now, 1)
+	apply(t, q, st, now, cluster.PodSet{ID: 5, Pod: cluster.Pod{UID: "gated", Created: now.UnixNano() - 1, Gates: []string{"g"}}})
+	q.Reset(now, st)
+	for _, x := range q.Entering(now, 100, nil) {
+		if x.UID == "u0" {
+			q.Admit(now, x, SortKey{1, 1})
+		}
+	}
+	if got := pops(q, now, 9); !slices.Equal(got, uids("u0")) {
+		t.Errorf("%q are tried", got)
 	}
 }
