@@ -52,8 +52,8 @@ type service struct {
 
 	host      *Host
 	placing   placing
-	doubts    doubts // of its sessions
-	tried     uint64 // the connection by which one was begun last
+	doubts    doubts        // of its sessions
+	tried     uint64        // the connection by which one was begun last
 	enters    chan struct{} // holds a value while it is asked about pods that are to be tried
 	activated activated
 }

@@ -38,7 +38,7 @@ type placing struct {
 	often   bool          // a good stream has ended by itself
 	goodEnd time.Duration // by clock, when one has last
 
-	streams   uint32        // as many have been begun
+	streams   uint32 // as many have been begun
 	doubts    doubts
 	begun     cluster.Epoch // in which the last one was
 	activates bool          // the service says which pods are worth trying
