@@ -68,6 +68,8 @@ type Steps struct {
 type Objects interface {
 	// Node returns a node as it was told last, which nobody changes, nil if it is not known. As long as it does not change, it is the same.
 	Node(name string) *corev1.Node
+	// NodeChanges counts changes of nodes: as long as it is what it was before, all are.
+	NodeChanges() uint64
 }
 
 // Config is everything a Host needs.

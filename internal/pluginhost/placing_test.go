@@ -124,6 +124,7 @@ func hostingAt(t *testing.T, at grpc.ClientConnInterface, s *stepper, timeout ti
 type noNodes struct{}
 
 func (noNodes) Node(string) *corev1.Node { return nil }
+func (noNodes) NodeChanges() uint64      { return 0 }
 
 func placementOf(name string) Placement {
 	return Placement{UID: "uid of " + name, Namespace: "n", Name: name, SchedulerName: "default-scheduler", Node: "a"}

@@ -243,9 +243,25 @@ func TestASessionThatEnds(t *testing.T) {
 }
 
 // keptNodes are objects of a source.
-type keptNodes map[string]*corev1.Node
+type keptNodes struct {
+	nodes   map[string]*corev1.Node
+	changes uint64
+	reads   int
+}
 
-func (k keptNodes) Node(name string) *corev1.Node { return k[name] }
+func (k *keptNodes) Node(name string) *corev1.Node {
+	k.reads++
+	return k.nodes[name]
+}
+
+func (k *keptNodes) NodeChanges() uint64 { return k.changes }
+
+func (k *keptNodes) set(nodes ...*corev1.Node) {
+	for _, n := range nodes {
+		k.nodes[n.Name] = n
+		k.changes++
+	}
+}
 
 func object(name, value string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"a": value}}}
@@ -253,7 +269,7 @@ func object(name, value string) *corev1.Node {
 
 // An object that has changed is told once, and then no answer holds that is of another one: of no kind, and of no node that is refused.
 func TestNoAnswerHoldsThatIsOfAnotherObject(t *testing.T) {
-	objects := keptNodes{}
+	objects := &keptNodes{nodes: make(map[string]*corev1.Node)}
 	told := make(map[string]string) // by node, as the service has it
 	names := make(map[int32]string)
 	s := &scripted{plugins: []*pluginv1.PluginDescription{{Name: "P", Filters: true, Scores: true, Depends: &pluginv1.Dependencies{Objects: true}}}}
@@ -286,7 +302,7 @@ func TestNoAnswerHoldsThatIsOfAnotherObject(t *testing.T) {
 	h.services[0].limits.told = 2
 	st, subjects := world(t, 5)
 	for i := range 5 {
-		objects[fmt.Sprint("n", i)] = object(fmt.Sprint("n", i), "yes")
+		objects.set(object(fmt.Sprint("n", i), "yes"))
 	}
 	check := func(want string) {
 		t.Helper()
@@ -316,17 +332,17 @@ func TestNoAnswerHoldsThatIsOfAnotherObject(t *testing.T) {
 		}
 	}
 	check("")
-	objects["n1"], objects["n4"] = object("n1", "no"), object("n4", "no")
+	objects.set(object("n1", "no"), object("n4", "no"))
 	check("14")
-	objects["n1"] = object("n1", "yes")
+	objects.set(object("n1", "yes"))
 	check("4")
-	n := len(s.asked)
+	n, reads := len(s.asked), objects.reads
 	check("4")
-	if len(s.asked) != n {
-		t.Errorf("%d requests about what is known", len(s.asked)-n)
+	if len(s.asked) != n || objects.reads != reads {
+		t.Errorf("%d requests about what is known, and %d objects read though none has changed", len(s.asked)-n, objects.reads-reads)
 	}
 	// What is known to be refused is not any more, once the object is another one.
-	objects["n4"] = object("n4", "yes")
+	objects.set(object("n4", "yes"))
 	k, err := h.Begin(t.Context(), 1, "default-scheduler")
 	if err != nil {
 		t.Fatal(err)

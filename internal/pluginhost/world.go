@@ -41,16 +41,17 @@ type session struct {
 	proven     bool                // all that somebody asked has been answered
 	calls      calls
 
-	synced  cluster.Seq // nodes that are gone since are to be told yet
-	nodes   []toldNode  // by index
-	kinds   map[kindKey]*kind
-	sweepAt int     // kinds are looked through when there are so many
-	dropped []int32 // kinds that the next request says are forgotten
-	freeIDs []int32 // of kinds that are
-	clock   uint64  // counts questions, for kind.used
-	columns int     // bytes
-	outbox  []*batch
-	begun   bool // what is noted next is of another Collect: it goes to a request of its own
+	synced    cluster.Seq // nodes that are gone since are to be told yet
+	nodes     []toldNode  // by index
+	refreshed uint64      // Objects.NodeChanges when it was looked last which objects are others
+	kinds     map[kindKey]*kind
+	sweepAt   int     // kinds are looked through when there are so many
+	dropped   []int32 // kinds that the next request says are forgotten
+	freeIDs   []int32 // of kinds that are
+	clock     uint64  // counts questions, for kind.used
+	columns   int     // bytes
+	outbox    []*batch
+	begun     bool // what is noted next is of another Collect: it goes to a request of its own
 }
 
 // dependencies are what answers depend on.
@@ -287,6 +288,11 @@ const objectBytes = 160 << 10
 
 // refresh finds which objects of told nodes are others now: they may change though nodes do not, by what Berth itself does not read. Then no answer holds that depends on the object.
 func (is *session) refresh(objects Objects) {
+	changes := objects.NodeChanges()
+	if changes == is.refreshed { // what has been told since is as new as that, or newer
+		return
+	}
+	is.refreshed = changes
 	for i := range is.nodes {
 		n := &is.nodes[i]
 		if !n.told {

@@ -178,6 +178,9 @@ func (o objects) Node(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
+// NodeChanges is what it was before: no object changes.
+func (o objects) NodeChanges() uint64 { return 0 }
+
 // LastPod returns the same, with the node's name as extenders are told of it.
 func (o objects) LastPod(namespace, name string) *corev1.Pod {
 	pod, _ := o.Pod(context.Background(), namespace, name)

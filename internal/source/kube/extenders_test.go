@@ -16,6 +16,7 @@ func TestNodesAreKeptInFullIfTheyAreWanted(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, nodeKind(keep, false), func() {})
 		s := &Source{mirrors: map[string]*mirror{nodesResource: m}}
+		m.changes = &s.nodeChanges
 		add := func(version, label string) *v1.Node {
 			n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: version, Labels: map[string]string{"l": label}}}
 			if err := m.Add(n); err != nil {
@@ -24,12 +25,20 @@ func TestNodesAreKeptInFullIfTheyAreWanted(t *testing.T) {
 			return n
 		}
 		add("1", "a")
+		before := s.NodeChanges()
 		is := add("2", "b")
+		if s.NodeChanges() == before {
+			t.Error("a change is not counted")
+		}
 		if got := s.Node("n"); keep && got != is || !keep && got != nil {
 			t.Errorf("kept %v: %v", keep, got)
 		}
+		before = s.NodeChanges()
 		if err := m.Delete(is); err != nil {
 			t.Fatal(err)
+		}
+		if s.NodeChanges() == before {
+			t.Error("that it goes is not counted")
 		}
 		if got := s.Node("n"); got != nil {
 			t.Errorf("kept %v: %v is there though it is gone", keep, got)

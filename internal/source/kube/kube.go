@@ -108,6 +108,7 @@ type Source struct {
 	resources                          []resource // what Watch follows, in the order in which Ready looks
 	series                             *series
 	lastEvent                          atomic.Int64 // makes the names of events different
+	nodeChanges                        atomic.Uint64
 	latency                            *prometheus.HistogramVec
 
 	mu      sync.Mutex
@@ -269,6 +270,9 @@ func (s *Source) Node(name string) *v1.Node {
 	}
 	return nil
 }
+
+// NodeChanges counts the changes of what Node returns: as long as it is what it was before, all nodes are.
+func (s *Source) NodeChanges() uint64 { return s.nodeChanges.Load() }
 
 // LastPod returns a pod as the running Watch has seen it last, without managedFields, if pods are kept, and it is told. Nobody may change it. Nil: there is none.
 func (s *Source) LastPod(namespace, name string) *v1.Pod {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -55,8 +56,9 @@ type seen struct {
 type mirror struct {
 	teller   *teller
 	kind     kind
-	replaced func() // called after all that there is was told
-	keeps    bool   // what objects are told as
+	replaced func()         // called after all that there is was told
+	keeps    bool           // what objects are told as
+	changes  *atomic.Uint64 // counts what is put; nil: nobody counts
 
 	listed bool // of the reflector's goroutine
 
@@ -272,6 +274,9 @@ func (m *mirror) put(name types.NamespacedName, s *seen) {
 		delete(m.objects, name)
 	} else {
 		m.objects[name] = s
+	}
+	if m.changes != nil { // behind what has changed: who reads the count first sees at least that
+		m.changes.Add(1)
 	}
 }
 

@@ -77,9 +77,13 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 			r.lists.told()
 		})
 		m.keeps = r.name == volumesResource || r.name == claimsResource
+		if r.name == nodesResource {
+			m.changes = &s.nodeChanges
+		}
 		s.mu.Lock()
 		s.mirrors[r.name] = m
 		s.mu.Unlock()
+		s.nodeChanges.Add(1) // there are none again
 		running.Go(func() {
 			for ctx.Err() == nil {
 				s.follow(r.lists.next(ctx), r, m)
