@@ -29,7 +29,7 @@ const (
 	mostReads  = 3
 	notRead    = time.Second
 	readWithin = 5 * time.Second
-	// askPods is about how many pods an Ask may be where none of them has to be read, and for askFor further ones are begun with: so long others wait for the turn, of a higher priority too.
+	// askPods is about how many pods an Ask may be where plugin services are asked, and no extenders, and for askFor further ones are begun with: so long others wait for the turn, of a higher priority too.
 	// maxMore is the bound of requests.
 	askPods = 64
 	askFor  = 100 * time.Millisecond
@@ -96,7 +96,7 @@ func (t *term) binders(uid string) extender.Interest {
 // tellAsk says that extenders or plugin services are to be asked about a pod.
 func (t *term) tellAsk(out *binderv1.Outcome, in extender.Interest) {
 	out.Result, out.Turn, out.AskPods = binderv1.Outcome_RESULT_ASK, uint64(in), 1
-	if !t.extenders.needsPod(in) {
+	if t.extenders.extendersOf(in) == 0 {
 		out.AskPods = askPods
 	}
 	out.AskMilliseconds = (mostAsks*2*t.extenders.longest(in) + askSlack + t.extenders.askFor).Milliseconds() // twice: of the node that it is nominated to, too
@@ -135,6 +135,8 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 	}()
 	ctx, done := t.within(ctx)
 	defer done()
+	readings := t.newReadings(ctx, pods)
+	defer readings.end() // when nobody is kept from their turn any more
 	turn := newAskTurn(t.extenders)
 	defer turn.end()
 	busy := beyond(shares, wanted)
@@ -150,7 +152,7 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 		if k > 0 && (ctx.Err() != nil || time.Since(turn.began) >= t.extenders.askFor) {
 			break
 		}
-		a := &asked{term: t, turn: turn, scratch: turn.scratch, req: &binderv1.AskRequest{
+		a := &asked{term: t, turn: turn, readings: readings, at: k, scratch: turn.scratch, req: &binderv1.AskRequest{
 			Shard: req.GetShard(), ShardRevision: req.GetShardRevision(), Version: req.GetVersion(), Id: pods[k].GetId(), Uid: pods[k].GetUid(), Attempt: pods[k].GetAttempt(),
 		}, began: time.Now()}
 		all = append(all, a)
@@ -260,8 +262,10 @@ func (t *askTurn) take(ctx context.Context, in extender.Interest) error {
 // asked is a pod that extenders are asked about, and what has come of it: resp, err or broken.
 type asked struct {
 	*term
-	req  *binderv1.AskRequest // of that pod alone
-	turn *askTurn
+	req      *binderv1.AskRequest // of that pod alone
+	turn     *askTurn
+	readings *readings
+	at       int // the index of the pod in the request
 
 	in      extender.Interest
 	pod     cluster.Pod // as it was when it was first looked at
@@ -320,23 +324,19 @@ func (a *asked) run(ctx context.Context) {
 		a.result(binderv1.Outcome_RESULT_RETRY, conflictRetry)
 		return
 	}
-	had, reads := a.turn.in != 0, a.extenders.needsPod(a.in)
-	switch {
-	case !had && a.extenders.crowd(a.in):
+	if a.turn.in == 0 && a.extenders.crowd(a.in) {
 		a.err = errCrowd
-		return
-	case had && reads:
-		a.err = errNoTurn
 		return
 	}
 	// 2. What is it? Until that is known, it keeps nobody from their turn.
-	if reads && !a.readPod(ctx) {
+	if a.extenders.needsPod(a.in) && !a.readPod(ctx) {
 		return
 	}
 	if err := a.turn.take(ctx, a.in); err != nil {
 		a.err = a.ends(ctx, err)
 		return
 	}
+	a.readings.begin(a.at)
 	defer func() {
 		if a.judges != nil {
 			a.judges.Done()
@@ -375,7 +375,17 @@ func (a *asked) run(ctx context.Context) {
 
 // readPod reads the pod, as it is sent. False: that is the result.
 func (a *asked) readPod(ctx context.Context) bool {
-	object, err := a.object(ctx, a.pod.Namespace, a.pod.Name)
+	var object *corev1.Pod
+	var err error
+	if a.turn.in == 0 {
+		object, err = a.object(ctx, a.pod.Namespace, a.pod.Name)
+	} else {
+		read := false
+		if object, err, read = a.readings.take(a.readings.pods[a.at]); !read {
+			a.err = errNoTurn
+			return false
+		}
+	}
 	switch {
 	case err != nil:
 		a.log.Warn("pod not read that extenders are to be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)

@@ -118,7 +118,8 @@ func withChoosy(t testing.TB, c *choosy, change ...func(*pluginhost.Service)) fu
 		for _, f := range change {
 			f(&service)
 		}
-		h, err := pluginhost.New(pluginhost.Config{Services: []pluginhost.Service{service}, Profiles: cfg.Settings.Profiles, Log: testLog(t)})
+		objects, _ := cfg.Objects.(pluginhost.Objects)
+		h, err := pluginhost.New(pluginhost.Config{Services: []pluginhost.Service{service}, Profiles: cfg.Settings.Profiles, Objects: objects, Log: testLog(t)})
 		if err != nil {
 			t.Fatal(err)
 		}

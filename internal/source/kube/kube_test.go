@@ -52,6 +52,7 @@ func TestDifferencesAreToldWhenTheAPIServerIsBack(t *testing.T) {
 	awaitUnready(t, s, c.plane.URL(), "connection refused")
 	var told int
 	r.View(func(v sourcetest.View) { told = len(v.Events) })
+	changes := s.NodeChanges()
 	out := s.Bind(within(t), coord.Cond{}, []source.Binding{{UID: stays, Namespace: "default", Name: "stays", Node: "stays"}})
 	if out[0].Result != source.BindUnknown {
 		t.Errorf("Bind without an API server: %+v, want BindUnknown", out[0])
@@ -79,6 +80,9 @@ func TestDifferencesAreToldWhenTheAPIServerIsBack(t *testing.T) {
 		return !node && !pod && !service && set && v.Budget("default", "goes") == nil && v.Pods["default/replaced"].UID == second && v.Pods["default/new"].UID != ""
 	})
 	awaitReady(t, s)
+	if s.NodeChanges() == changes {
+		t.Error("a node has gone, which is not counted")
+	}
 	r.View(func(v sourcetest.View) {
 		for _, e := range v.Events[told:] {
 			name := ""

@@ -1,0 +1,146 @@
+package binder
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-scheduler/berth/internal/pluginhost"
+	"github.com/berth-scheduler/berth/plugin"
+)
+
+// heldReads are objects of which the test says when a pod is read.
+type heldReads struct {
+	objects
+	hold func(ctx context.Context, name string) // nil: at once
+
+	mu    sync.Mutex
+	reads []string // that have begun, in order
+}
+
+func (h *heldReads) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	h.mu.Lock()
+	h.reads = append(h.reads, name)
+	h.mu.Unlock()
+	if h.hold != nil {
+		h.hold(ctx, name)
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return h.objects.Pod(ctx, namespace, name)
+}
+
+// begun returns whose reads have begun.
+func (h *heldReads) begun() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Compact(slices.Sorted(slices.Values(h.reads)))
+}
+
+// startReading starts a binder whose service is sent pods, with so many that wait.
+func startReading(t *testing.T, c *choosy, h *heldReads, pods int) (b *running, uids []string) {
+	src := newFakeSource()
+	h.objects = objects{src}
+	src.setNode(node("a", 4000))
+	for i := range pods {
+		uids = append(uids, fmt.Sprint("p", i))
+		src.setPod(forChoosy(pod(uids[i], 10)))
+	}
+	b = start(t, startEtcd(t), src, func(cfg *Config) { cfg.Objects = h }, withChoosy(t, c, func(s *pluginhost.Service) { s.Objects = true }))
+	b.active()
+	return b, uids
+}
+
+// Of a question about several pods, a few are read while another one is asked about, and each is asked about.
+func TestPodsAreReadWhileOthersAreAskedAbout(t *testing.T) {
+	c, h := newChoosy(t, plugin.Dependencies{Pod: true}), new(heldReads)
+	const pods = ahead + 3
+	b, uids := startReading(t, c, h, pods)
+	req := b.questions(uids...)
+	asked := 0
+	c.set(func() {
+		c.filter = func(*plugin.Node) (string, error) {
+			asked++
+			want := uids[:min(asked+ahead, pods)]
+			eventually(t, "those behind it are read", func() bool { return len(h.begun()) >= len(want) })
+			if got := h.begun(); !slices.Equal(got, want) {
+				t.Errorf("pod %d: %v have been read, want %v", asked, got, want)
+			}
+			return "", nil
+		}
+	})
+	questions := 0
+	for left := uids; len(left) > 0; questions++ {
+		if questions > 0 { // what is read may come a little later than it is the pod's turn: then its shard asks again
+			req = b.questions(left...)
+		}
+		got := b.askAll(req)
+		if want := slices.Repeat([]string{"assumed on a"}, len(got)); !slices.Equal(got, want) {
+			t.Fatalf("%v, want %v", got, want)
+		}
+		left = left[len(got):]
+	}
+	if questions == pods {
+		t.Error("each was a question of its own")
+	}
+	b.awaitNothingUnbound()
+}
+
+// A pod that is not read in time ends the question: nobody waits for that who has the turn.
+func TestNobodyWaitsInTheirTurnUntilAPodIsRead(t *testing.T) {
+	c, h := newChoosy(t, plugin.Dependencies{Pod: true}), new(heldReads)
+	over := make(chan struct{}, 1)
+	h.hold = func(ctx context.Context, name string) {
+		if name == "p1" {
+			<-ctx.Done()
+			over <- struct{}{}
+		}
+	}
+	b, uids := startReading(t, c, h, 3)
+	req := b.questions(uids...)
+	if got, want := b.askAll(req), []string{"assumed on a"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	select {
+	case <-over:
+	default:
+		t.Error("it is read still though the question is answered")
+	}
+	b.awaitNothingUnbound()
+	h.hold = nil
+	if got := b.ask(b.question(1, "p1")); got != "assumed on a" {
+		t.Errorf("asked again: %s", got)
+	}
+}
+
+// A panic of what reads a pod is one of the call, and of no goroutine that would end the process.
+func TestAPanicOfWhatReadsAheadIsTheCalls(t *testing.T) {
+	c, h := newChoosy(t, plugin.Dependencies{Pod: true}), new(heldReads)
+	read := make(chan struct{})
+	h.hold = func(_ context.Context, name string) {
+		if name == "p1" {
+			defer close(read)
+			panic("mine")
+		}
+	}
+	b, uids := startReading(t, c, h, 2)
+	req := b.questions(uids...)
+	c.set(func() {
+		c.filter = func(*plugin.Node) (string, error) { <-read; return "", nil }
+	})
+	func() {
+		defer func() {
+			if what := recover(); what != nil && what != "mine" {
+				t.Errorf("panic: %v", what)
+			}
+		}()
+		_, _ = b.Ask(t.Context(), req)
+	}()
+	eventually(t, "the first is placed", func() bool { return b.phase("p0") == "bound on a" })
+	b.awaitNothingUnbound()
+}
