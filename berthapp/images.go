@@ -8,6 +8,7 @@ import (
 // images are those that nodes have. kube-scheduler's cache knows of a node's images how many nodes had them when the node was told last, which depends on the order in which nodes were; here it is how
 // many have them now.
 type images struct {
+	changed   bool                                         // since it was said that it has not
 	nodes     map[string]map[string]*fwk.ImageStateSummary // by node, then by image
 	has       map[string]int                               // how many nodes have an image
 	summaries map[string]map[int64]*fwk.ImageStateSummary  // by image, then by size: nodes share them
@@ -19,6 +20,7 @@ func newImages() *images {
 
 // set says which images a node has; nil: there is no such node.
 func (m *images) set(name string, node *v1.Node) {
+	m.changed = true
 	for image := range m.nodes[name] {
 		m.count(image, -1)
 	}

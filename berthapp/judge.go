@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
@@ -48,7 +49,7 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 		if len(q.GetFilters()) > 0 && len(q.GetScores()) > 0 {
 			return nil, pluginproto.Invalid("scores are asked for by a question of their own", "questions[%d].scores", i)
 		}
-		names, err := w.names(q.GetNodes(), i)
+		nodes, err := w.asked(q.GetNodes(), i)
 		if err != nil {
 			return nil, err
 		}
@@ -56,11 +57,11 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 		switch {
 		case err != nil:
 		case len(q.GetPostFilters()) > 0:
-			answer, err = w.postFilter(ctx, k, q, names)
+			answer, err = w.postFilter(ctx, k, q, nodes)
 		case len(q.GetScores()) > 0:
-			answer, err = w.score(ctx, k, q.GetScores(), names)
+			answer, err = w.score(ctx, k, q.GetScores(), nodes)
 		default:
-			answer, err = w.filter(ctx, k, q.GetFilters(), names)
+			answer, err = w.filter(ctx, k, q.GetFilters(), nodes)
 		}
 		if err != nil {
 			answer = &pluginv1.Answer{Error: pluginproto.Cut(err.Error())}
@@ -117,7 +118,7 @@ func (w *world) prefilter(ctx context.Context, k *kind, pod *v1.Pod) prefiltered
 }
 
 // filter answers which nodes can run a pod.
-func (w *world) filter(ctx context.Context, k *kind, plugins, nodes []string) (*pluginv1.Answer, error) {
+func (w *world) filter(ctx context.Context, k *kind, plugins []string, nodes []node) (*pluginv1.Answer, error) {
 	pod, err := k.podOf()
 	if err != nil {
 		return nil, err
@@ -137,7 +138,7 @@ func (w *world) filter(ctx context.Context, k *kind, plugins, nodes []string) (*
 }
 
 // verdicts returns what plugins say of nodes, of each nil if it can run the pod. Took: some was kept.
-func (w *world) verdicts(ctx context.Context, k *kind, pod *v1.Pod, plugins, nodes []string) (verdicts []*fwk.Status, took bool, err error) {
+func (w *world) verdicts(ctx context.Context, k *kind, pod *v1.Pod, plugins []string, nodes []node) (verdicts []*fwk.Status, took bool, err error) {
 	verdicts = make([]*fwk.Status, len(nodes))
 	switch pre := w.prefilter(ctx, k, pod); {
 	case !pre.status.IsSuccess() && !pre.status.IsRejected():
@@ -149,7 +150,7 @@ func (w *world) verdicts(ctx context.Context, k *kind, pod *v1.Pod, plugins, nod
 		}
 	default:
 		is := w.keptOf(k, pod)
-		some := is.verdicts(w, k, nodes, verdicts)
+		some := is.verdicts(k, nodes, verdicts)
 		err = w.filterEach(ctx, k, pod, plugins, nodes, some, verdicts)
 		if took = len(some) < len(nodes); err == nil && took && !slices.Contains(verdicts, nil) { // what was said for an earlier pod refuses nobody
 			rest := besides(some, len(nodes))
@@ -182,7 +183,8 @@ func besides(some []int, n int) (rest []int) {
 }
 
 // filterEach runs the Filter plugins for each of some nodes, by their places, that PreFilter plugins leave.
-func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins, nodes []string, some []int, verdicts []*fwk.Status) error {
+func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins []string, nodes []node, some []int, verdicts []*fwk.Status) error {
+	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "FilterWithNominatedPods"))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var failed atomic.Pointer[error]
@@ -192,25 +194,24 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins, n
 	}
 	w.profile.framework.Parallelizer().Until(ctx, len(some), func(j int) {
 		i := some[j]
-		if !k.filtered.leaves(nodes[i]) {
+		if !k.filtered.leaves(nodes[i].name) {
 			verdicts[i] = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) [%s]", k.filtered.by())).WithPlugin(k.filtered.by())
 			return
 		}
-		node, err := w.snapshot.Get(nodes[i])
-		if err != nil { // the API server has no such node any more: Berth will hear of it
+		if nodes[i].info == nil {
 			if len(plugins) == 0 { // nobody is asked
 				return
 			}
 			verdicts[i] = fwk.NewStatus(fwk.Unschedulable, "node(s) are not known to the plugins").WithPlugin(plugins[0])
 			return
 		}
-		status := w.profile.framework.RunFilterPluginsWithNominatedPods(ctx, k.state, pod, node)
+		status := w.profile.framework.RunFilterPlugins(ctx, k.state, pod, nodes[i].info) // none is nominated
 		switch {
 		case status.IsSuccess():
 		case status.IsRejected():
 			verdicts[i] = status
 		default:
-			fail(fmt.Errorf("node %s: %w", nodes[i], status.AsError()))
+			fail(fmt.Errorf("node %s: %w", nodes[i].name, status.AsError()))
 		}
 	}, metrics.Filter)
 	if err := failed.Load(); err != nil {
@@ -250,7 +251,7 @@ func (w *world) refusals(verdicts []*fwk.Status, by string) *pluginv1.Answer {
 }
 
 // score answers what plugins score nodes, which are all that are left.
-func (w *world) score(ctx context.Context, k *kind, plugins, names []string) (*pluginv1.Answer, error) {
+func (w *world) score(ctx context.Context, k *kind, plugins []string, asked []node) (*pluginv1.Answer, error) {
 	pod, err := k.podOf()
 	if err != nil {
 		return nil, err
@@ -261,10 +262,10 @@ func (w *world) score(ctx context.Context, k *kind, plugins, names []string) (*p
 			return nil, pre.status.AsError()
 		}
 	}
-	nodes := make([]fwk.NodeInfo, len(names))
-	for i, name := range names {
-		if nodes[i], err = w.snapshot.Get(name); err != nil {
-			return nil, fmt.Errorf("node %s: %w", name, err)
+	nodes := make([]fwk.NodeInfo, len(asked))
+	for i, n := range asked {
+		if nodes[i] = n.info; n.info == nil {
+			return nil, fmt.Errorf("node %s: the API server has none of that name any more", n.name)
 		}
 	}
 	var is *kept // what is said of nodes in another state than the verdicts is not kept

@@ -2,7 +2,6 @@ package berthapp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -107,14 +106,12 @@ func (is *kept) of(node fwk.NodeInfo) *keptNode {
 }
 
 // verdicts fills in which verdicts on nodes are kept, and returns the places of all others. A node that is asked about by itself is judged.
-func (is *kept) verdicts(w *world, k *kind, nodes []string, verdicts []*fwk.Status) (others []int) {
-	for i, name := range nodes {
-		if is != nil && len(nodes) > 1 && k.filtered.leaves(name) {
-			if node, err := w.snapshot.Get(name); err == nil {
-				if n := is.of(node); n.judged {
-					verdicts[i] = n.verdict
-					continue
-				}
+func (is *kept) verdicts(k *kind, nodes []node, verdicts []*fwk.Status) (others []int) {
+	for i, node := range nodes {
+		if is != nil && len(nodes) > 1 && node.info != nil && k.filtered.leaves(node.name) {
+			if n := is.of(node.info); n.judged {
+				verdicts[i] = n.verdict
+				continue
 			}
 		}
 		others = append(others, i)
@@ -123,16 +120,12 @@ func (is *kept) verdicts(w *world, k *kind, nodes []string, verdicts []*fwk.Stat
 }
 
 // keep keeps verdicts on some nodes. If one is not what was said for an earlier pod, nothing is kept of what was said then.
-func (is *kept) keep(w *world, k *kind, nodes []string, some []int, verdicts []*fwk.Status) {
+func (is *kept) keep(w *world, k *kind, nodes []node, some []int, verdicts []*fwk.Status) {
 	for _, i := range some {
-		if !k.filtered.leaves(nodes[i]) {
+		if nodes[i].info == nil || !k.filtered.leaves(nodes[i].name) {
 			continue
 		}
-		node, err := w.snapshot.Get(nodes[i])
-		if err != nil {
-			continue
-		}
-		n := is.of(node)
+		n := is.of(nodes[i].info)
 		if n.judged && n.verdict.IsSuccess() != verdicts[i].IsSuccess() {
 			w.kept = nil
 			return
@@ -249,9 +242,7 @@ func (w *world) scoreEach(ctx context.Context, is *kept, k *kind, pod *v1.Pod, n
 	for j, i := range some {
 		of[i].scores, of[i].list = scores[j], is.lists
 	}
-	if is.newest, err = w.newest(); err != nil {
-		return nil, false, err
-	}
+	is.newest = w.newest
 	is.lasts(k, w.profile.now())
 	// 4. All are normalised.
 	lists, err = w.normalised(ctx, k, pod, nodes, of, skipped)
@@ -291,16 +282,4 @@ func (w *world) normalised(ctx context.Context, k *kind, pod *v1.Pod, nodes []fw
 		return nil, *err
 	}
 	return lists, ctx.Err()
-}
-
-// newest returns the generation of the node that has changed last.
-func (w *world) newest() (newest int64, err error) {
-	nodes, err := w.snapshot.NodeInfos().List()
-	if err != nil {
-		return 0, errors.Join(errors.New("list the nodes"), err)
-	}
-	for _, node := range nodes {
-		newest = max(newest, node.GetGeneration())
-	}
-	return newest, nil
 }

@@ -15,7 +15,7 @@ import (
 
 // postFilter has plugins look for a way for a pod that fits nowhere, as kube-scheduler's RunPostFilterPlugins does: those that come before Berth's preemption, or behind it. Their CycleState is that of the pod's verdicts, if any were asked for
 // in this state.
-func (w *world) postFilter(ctx context.Context, k *kind, q *pluginv1.Question, nodes []string) (*pluginv1.Answer, error) {
+func (w *world) postFilter(ctx context.Context, k *kind, q *pluginv1.Question, nodes []node) (*pluginv1.Answer, error) {
 	pod, err := k.podOf()
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func nominates(result *fwk.PostFilterResult) (node string, clears bool) {
 }
 
 // statusesOf returns why nodes cannot run a pod, as kube-scheduler has it: of those that are not told, evictions would change nothing.
-func statusesOf(q *pluginv1.Question, nodes []string) (*framework.NodeToStatus, error) {
+func statusesOf(q *pluginv1.Question, nodes []node) (*framework.NodeToStatus, error) {
 	if n := len(q.GetVerdicts()); n != len(nodes) {
 		return nil, fmt.Errorf("%d verdicts of %d nodes", n, len(nodes))
 	}
@@ -84,7 +84,7 @@ func statusesOf(q *pluginv1.Question, nodes []string) (*framework.NodeToStatus, 
 		if v == 0 || int64(v) > int64(len(known)) {
 			return nil, fmt.Errorf("verdict %d, of %d refusals", v, len(known))
 		}
-		by[nodes[i]] = known[v-1]
+		by[nodes[i].name] = known[v-1]
 	}
 	return framework.NewNodeToStatus(by, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)), nil
 }

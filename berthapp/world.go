@@ -36,6 +36,8 @@ type world struct {
 	touched map[types.UID]bool  // pods whose place, or what they are, may be another one than the cache has
 	moved   map[string]bool     // nodes, by name, that may be others than the cache has
 	version int                 // counts changes of the cache
+	listed  int                 // counts those of nodes themselves
+	newest  int64               // generation of the node in the snapshot that has changed last
 
 	attempts int   // counts PreFilter
 	kept     *kept // nil: nothing is
@@ -58,6 +60,14 @@ type toldNode struct {
 	name   string
 	object *v1.Node
 	pods   map[types.UID]bool
+	info   fwk.NodeInfo // in the snapshot, which keeps it as long as the node is the same; nil: it has none
+	listed int          // world.listed when that was looked up
+}
+
+// node is a node that is asked about.
+type node struct {
+	name string
+	info fwk.NodeInfo // nil: the API server has no such node any more, of which Berth will hear
 }
 
 // kind is a kind as it was told, and what plugins keep of its pod.
@@ -77,7 +87,7 @@ func newWorld(ctx context.Context, p *profile, timeout time.Duration) (*world, e
 	ctx, cancel := context.WithCancel(ctx)
 	w := &world{
 		profile: p, timeout: timeout, logger: klog.FromContext(ctx), end: cancel, kinds: make(map[int32]*kind), nodes: make(map[int32]*toldNode), places: make(map[types.UID]int32),
-		touched: make(map[types.UID]bool), moved: make(map[string]bool),
+		touched: make(map[types.UID]bool), moved: make(map[string]bool), listed: 1,
 		cache: internalcache.New(ctx, nil, utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload)), snapshot: internalcache.NewEmptySnapshot(),
 		cached: make(map[string]*v1.Node), placed: make(map[types.UID]held), images: newImages(),
 	}
@@ -276,6 +286,9 @@ func (w *world) sync(ctx context.Context) error {
 			w.comes(uid)
 		}
 	}
+	if len(w.moved) > 0 {
+		w.listed++
+	}
 	clear(w.touched)
 	clear(w.moved)
 	w.version++
@@ -295,9 +308,15 @@ func (w *world) snap() error {
 	if err != nil {
 		return err
 	}
+	before := w.newest
 	for _, n := range nodes {
-		n.(*framework.NodeInfo).ImageStates = w.images.nodes[n.Node().Name]
+		info := n.(*framework.NodeInfo)
+		if w.images.changed || info.Generation > before {
+			info.ImageStates = w.images.nodes[info.Node().Name]
+		}
+		w.newest = max(w.newest, info.Generation)
 	}
+	w.images.changed = false
 	return nil
 }
 
@@ -313,15 +332,21 @@ func (k *kind) podOf() (*v1.Pod, error) {
 	return k.pod, nil
 }
 
-// names returns the names of nodes.
-func (w *world) names(ids []int32, i int) ([]string, error) {
-	out := make([]string, len(ids))
+// asked returns the nodes that a question names.
+func (w *world) asked(ids []int32, i int) ([]node, error) {
+	out := make([]node, len(ids))
 	for k, id := range ids {
 		n := w.nodes[id]
 		if n == nil {
 			return nil, pluginproto.Invalid(fmt.Sprintf("there is no node %d", id), "questions[%d].nodes[%d]", i, k)
 		}
-		out[k] = n.name
+		if n.listed != w.listed {
+			n.info, n.listed = nil, w.listed
+			if info, err := w.snapshot.Get(n.name); err == nil {
+				n.info = info
+			}
+		}
+		out[k] = node{n.name, n.info}
 	}
 	return out, nil
 }
