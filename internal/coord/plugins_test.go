@@ -115,6 +115,11 @@ func TestAProcessWhoseAnnouncementIsGoneAnnouncesItselfAgain(t *testing.T) {
 		}
 		return clientv3.LeaseID(event.Kv.Lease)
 	}
+	written, err := c.etcd.Put(within(t), key, "something else")
+	if err != nil {
+		t.Fatal(err)
+	}
+	putBehind(written.Header.Revision)
 	deleted, err := c.etcd.Delete(within(t), key)
 	if err != nil {
 		t.Fatal(err)

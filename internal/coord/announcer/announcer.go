@@ -110,13 +110,13 @@ func (c *Config) announce(ctx context.Context, etcd *clientv3.Client, value stri
 	}
 	c.Log.Info("announced", "key", c.key(), "address", c.Address)
 	for range renewed {
-		// Somebody may have deleted it. One that is another lease's is another process's, which was started in the place of this one.
+		// Somebody may have deleted it, or written something else. One that is another lease's, with the same value, is another process's, which was started in the place of this one.
 		putting, cancel := within()
-		r, err := etcd.Txn(putting).If(clientv3.Compare(clientv3.CreateRevision(c.key()), "=", 0)).Then(put).Commit()
+		r, err := etcd.Txn(putting).If(clientv3.Compare(clientv3.Value(c.key()), "=", value)).Else(put).Commit()
 		cancel()
 		switch {
-		case err == nil && r.Succeeded:
-			c.Log.Info("announced again: the key had been deleted", "key", c.key(), "address", c.Address)
+		case err == nil && !r.Succeeded:
+			c.Log.Info("announced again: the key had been deleted, or overwritten", "key", c.key(), "address", c.Address)
 		case err != nil && ctx.Err() == nil:
 			c.Log.Warn("etcd does not say whether the key is there", "key", c.key(), "err", err)
 		}
