@@ -135,7 +135,7 @@ func (a *asked) addKnown(why map[string]pluginhost.Refusal) {
 	})
 }
 
-// judged asks plugin services about the nodes that were seen, and returns which they leave, and why they refuse others, by name.
+// judged asks plugin services about the nodes that were seen, and returns which they leave, and, if that may be told, why they refuse others, by name: if none is left, or extenders may leave none.
 func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[string]pluginhost.Refusal, err error) {
 	why = make(map[string]pluginhost.Refusal)
 	if a.judges == nil {
@@ -150,14 +150,18 @@ func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[s
 	if s.known != nil && a.judges.Services() != services { // what is known of the others is not what is asked for any more
 		return nil, nil, pluginhost.ErrAgain
 	}
-	left = s.nodes[:0] // nobody looks at those that are refused
-	for _, n := range s.nodes {
-		if r, refused := a.judges.Refusal(n.Node); refused {
-			why[n.name] = r
-		} else {
-			left = append(left, n)
+	refused := func(n seenNode) bool {
+		_, is := a.judges.Refusal(n.Node)
+		return is
+	}
+	if a.extenders.extendersOf(a.in) != 0 || s.known == nil && !slices.ContainsFunc(s.nodes, func(n seenNode) bool { return !refused(n) }) {
+		for _, n := range s.nodes {
+			if r, is := a.judges.Refusal(n.Node); is {
+				why[n.name] = r
+			}
 		}
 	}
+	left = slices.DeleteFunc(s.nodes, refused) // nobody looks at those that are
 	if s.known != nil {
 		left = append(left, *s.known)
 	}
