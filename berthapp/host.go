@@ -32,6 +32,8 @@ const (
 	hungFor = 5 * time.Second
 	// madeWithin is how long plugins may take to be made, and to read the cluster.
 	madeWithin = 5 * time.Minute
+	// garbagePercent is how much garbage there may be, of what is not, as long as there is memory: nearly all that an answer needs is garbage once it is given.
+	garbagePercent = 300
 	// hungCode is the exit code of a process whose plugins hang.
 	hungCode = 3
 )
@@ -53,6 +55,9 @@ func hostCommand(p *plugins) *cobra.Command {
 			klog.LogToStderr(true)
 			if f.memory > 0 {
 				debug.SetMemoryLimit(f.memory - f.memory/10) // not all memory is Go's
+				if _, set := os.LookupEnv("GOGC"); !set {
+					debug.SetGCPercent(garbagePercent)
+				}
 			}
 			cfg, err := p.load(f.config, f.kubeconfig)
 			if err != nil {

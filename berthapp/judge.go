@@ -192,6 +192,7 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins []
 		failed.CompareAndSwap(nil, &err)
 		cancel()
 	}
+	filters := slices.DeleteFunc(slices.Clone(w.profile.filters), func(p fwk.FilterPlugin) bool { return k.state.GetSkipFilterPlugins().Has(p.Name()) })
 	w.profile.framework.Parallelizer().Until(ctx, len(some), func(j int) {
 		i := some[j]
 		if !k.filtered.leaves(nodes[i].name) {
@@ -205,8 +206,7 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins []
 			verdicts[i] = fwk.NewStatus(fwk.Unschedulable, "node(s) are not known to the plugins").WithPlugin(plugins[0])
 			return
 		}
-		status := w.profile.framework.RunFilterPlugins(ctx, k.state, pod, nodes[i].info) // none is nominated
-		switch {
+		switch status := filterOne(ctx, filters, k.state, pod, nodes[i].info); {
 		case status.IsSuccess():
 		case status.IsRejected():
 			verdicts[i] = status
@@ -218,6 +218,22 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins []
 		return *err
 	}
 	return ctx.Err()
+}
+
+// filterOne returns what plugins say of a node: kube-scheduler's RunFilterPlugins, but that nobody measures each call. No pod is nominated to it.
+func filterOne(ctx context.Context, filters []fwk.FilterPlugin, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	for _, plugin := range filters {
+		status := plugin.Filter(ctx, state, pod, node)
+		if status.IsSuccess() {
+			continue
+		}
+		if !status.IsRejected() {
+			status = fwk.AsStatus(fmt.Errorf("running %q filter plugin: %w", plugin.Name(), status.AsError()))
+		}
+		status.SetPlugin(plugin.Name())
+		return status
+	}
+	return nil
 }
 
 // refusals returns verdicts as berth.plugin.v1 has them. by is who has said what no plugin is named for.
@@ -281,32 +297,6 @@ func (w *world) score(ctx context.Context, k *kind, plugins []string, asked []no
 	if status := w.profile.framework.RunPreScorePlugins(ctx, k.state, pod, nodes); !status.IsSuccess() {
 		return nil, status.AsError()
 	}
-	if is != nil {
-		return w.scoreKept(ctx, is, k, pod, plugins, nodes, of, same)
-	}
-	scored, status := w.profile.framework.RunScorePlugins(ctx, k.state, pod, nodes)
-	if !status.IsSuccess() {
-		return nil, status.AsError()
-	}
-	if len(scored) != len(nodes) {
-		return nil, errors.Join(ctx.Err(), fmt.Errorf("scores of %d nodes, of %d", len(scored), len(nodes)))
-	}
-	out, at := &pluginv1.Answer{}, make(map[string]int)
-	for n, name := range plugins {
-		out.Scores, at[name] = append(out.Scores, &pluginv1.Scores{Scores: make([]int32, len(nodes))}), n
-	}
-	for i := range scored { // those that have skipped the pod score nothing
-		for _, s := range scored[i].Scores {
-			if n, ok := at[w.profile.called(s.Name, "")]; ok {
-				out.Scores[n].Scores[i] = int32(s.Score)
-			}
-		}
-	}
-	return out, nil
-}
-
-// scoreKept is score of a pod that is signed, behind PreScore.
-func (w *world) scoreKept(ctx context.Context, is *kept, k *kind, pod *v1.Pod, plugins []string, nodes []fwk.NodeInfo, of []*keptNode, same bool) (*pluginv1.Answer, error) {
 	lists, took, err := w.scoreEach(ctx, is, k, pod, nodes, of, same)
 	if err != nil {
 		return nil, err
@@ -314,7 +304,7 @@ func (w *world) scoreKept(ctx context.Context, is *kept, k *kind, pod *v1.Pod, p
 	out := &pluginv1.Answer{Kept: took}
 	for _, name := range plugins {
 		scores := make([]int32, len(nodes))
-		for n, list := range lists {
+		for n, list := range lists { // those that have skipped the pod score nothing
 			if w.profile.called(w.profile.scorers[n].Name(), "") == name {
 				for i := range list {
 					scores[i] = int32(list[i].Score)

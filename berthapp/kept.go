@@ -107,6 +107,7 @@ func (is *kept) of(node fwk.NodeInfo) *keptNode {
 
 // verdicts fills in which verdicts on nodes are kept, and returns the places of all others. A node that is asked about by itself is judged.
 func (is *kept) verdicts(k *kind, nodes []node, verdicts []*fwk.Status) (others []int) {
+	others = make([]int, 0, len(nodes))
 	for i, node := range nodes {
 		if is != nil && len(nodes) > 1 && node.info != nil && k.filtered.leaves(node.name) {
 			if n := is.of(node.info); n.judged {
@@ -197,70 +198,96 @@ func (is *kept) sameList(w *world, nodes []*keptNode) bool {
 	return true
 }
 
-// scoreEach returns what Score plugins say of nodes for a pod that is signed, by their places in profile.scorers, normalised; nil of those that have skipped it. It is kube-scheduler's RunScorePlugins, but that scores are kept.
+// scoreEach returns what Score plugins say of nodes, by their places in profile.scorers, normalised; nil of those that have skipped the pod. It is kube-scheduler's RunScorePlugins, but that nobody measures each call, and that scores are kept for
+// a pod that is signed, of which is and of say what is kept. Took: some were.
 func (w *world) scoreEach(ctx context.Context, is *kept, k *kind, pod *v1.Pod, nodes []fwk.NodeInfo, of []*keptNode, same bool) (lists []fwk.NodeScoreList, took bool, err error) {
-	// 1. Of which nodes is not known what plugins score them?
 	skipped := k.state.GetSkipScorePlugins()
+	lists = make([]fwk.NodeScoreList, len(w.profile.scorers))
+	for n, plugin := range w.profile.scorers {
+		if !skipped.Has(plugin.Name()) {
+			lists[n] = make(fwk.NodeScoreList, len(nodes))
+		}
+	}
+	if is == nil {
+		if err := w.scoreSome(ctx, k, pod, nodes, nil, lists); err != nil {
+			return nil, false, err
+		}
+		return lists, false, w.normalise(ctx, k, pod, lists)
+	}
+	// 1. Of which nodes is not known what plugins score them?
 	same = same && is.skipped.Equal(skipped)
-	var some []int
+	some := make([]int, 0, len(nodes))
 	var infos []fwk.NodeInfo
 	var notes []*keptNode
 	for i, n := range of {
-		if !same || !is.scored(n) {
-			some, infos, notes = append(some, i), append(infos, nodes[i]), append(notes, n)
+		if same && is.scored(n) {
+			for p, list := range lists {
+				if list != nil {
+					list[i] = fwk.NodeScore{Name: nodes[i].Node().Name, Score: n.scores[p]}
+				}
+			}
+			continue
 		}
+		some, infos, notes = append(some, i), append(infos, nodes[i]), append(notes, n)
 	}
 	// 2. What do they? Who notes in Filter what it scores by has to have seen the node, and all of them before it scores any.
 	if err := w.noted(ctx, k, pod, infos, notes); err != nil {
 		return nil, false, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	scores := make([][]int64, len(some))
-	w.profile.framework.Parallelizer().Until(ctx, len(some), func(j int) {
-		node := infos[j]
-		scores[j] = make([]int64, len(w.profile.scorers))
-		for n, plugin := range w.profile.scorers {
-			if skipped.Has(plugin.Name()) {
-				continue
-			}
-			score, status := plugin.Score(ctx, k.state, pod, node)
-			if !status.IsSuccess() {
-				cancel(fmt.Errorf("running Score plugins: plugin %q failed with: %w", plugin.Name(), status.AsError()))
-				return
-			}
-			scores[j][n] = score
-		}
-	}, metrics.Score)
-	if ctx.Err() != nil {
-		return nil, false, context.Cause(ctx)
+	if err := w.scoreSome(ctx, k, pod, nodes, some, lists); err != nil {
+		return nil, false, err
 	}
 	// 3. That is kept.
 	if !same {
 		is.lists, is.skipped = is.lists+1, skipped
 	}
-	for j, i := range some {
-		of[i].scores, of[i].list = scores[j], is.lists
+	for _, i := range some {
+		of[i].scores, of[i].list = make([]int64, len(lists)), is.lists
+		for p, list := range lists {
+			if list != nil {
+				of[i].scores[p] = list[i].Score
+			}
+		}
 	}
 	is.newest = w.newest
 	is.lasts(k, w.profile.now())
-	// 4. All are normalised.
-	lists, err = w.normalised(ctx, k, pod, nodes, of, skipped)
-	return lists, len(some) < len(nodes), err
+	return lists, len(some) < len(nodes), w.normalise(ctx, k, pod, lists)
 }
 
-// normalised has plugins normalise the scores of nodes.
-func (w *world) normalised(ctx context.Context, k *kind, pod *v1.Pod, nodes []fwk.NodeInfo, of []*keptNode, skipped sets.Set[string]) ([]fwk.NodeScoreList, error) {
-	lists := make([]fwk.NodeScoreList, len(w.profile.scorers))
+// scoreSome fills in what Score plugins say of some nodes, by their places; nil are all. Those whose list is nil are not asked.
+func (w *world) scoreSome(ctx context.Context, k *kind, pod *v1.Pod, nodes []fwk.NodeInfo, some []int, lists []fwk.NodeScoreList) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	count := len(nodes)
+	if some != nil {
+		count = len(some)
+	}
+	w.profile.framework.Parallelizer().Until(ctx, count, func(i int) {
+		if some != nil {
+			i = some[i]
+		}
+		for n, plugin := range w.profile.scorers {
+			if lists[n] == nil {
+				continue
+			}
+			score, status := plugin.Score(ctx, k.state, pod, nodes[i])
+			if !status.IsSuccess() {
+				cancel(fmt.Errorf("running Score plugins: plugin %q failed with: %w", plugin.Name(), status.AsError()))
+				return
+			}
+			lists[n][i] = fwk.NodeScore{Name: nodes[i].Node().Name, Score: score}
+		}
+	}, metrics.Score)
+	return context.Cause(ctx)
+}
+
+// normalise has plugins normalise their scores.
+func (w *world) normalise(ctx context.Context, k *kind, pod *v1.Pod, lists []fwk.NodeScoreList) error {
 	var failed atomic.Pointer[error]
 	w.profile.framework.Parallelizer().Until(ctx, len(lists), func(n int) {
-		plugin := w.profile.scorers[n]
-		if skipped.Has(plugin.Name()) {
+		plugin, list := w.profile.scorers[n], lists[n]
+		if list == nil {
 			return
-		}
-		list := make(fwk.NodeScoreList, len(nodes))
-		for i, node := range nodes {
-			list[i] = fwk.NodeScore{Name: node.Node().Name, Score: of[i].scores[n]}
 		}
 		err := error(nil)
 		if extensions := plugin.ScoreExtensions(); extensions != nil {
@@ -276,10 +303,9 @@ func (w *world) normalised(ctx context.Context, k *kind, pod *v1.Pod, nodes []fw
 		if err != nil {
 			failed.CompareAndSwap(nil, &err)
 		}
-		lists[n] = list
 	}, metrics.Score)
 	if err := failed.Load(); err != nil {
-		return nil, *err
+		return *err
 	}
-	return lists, ctx.Err()
+	return ctx.Err()
 }

@@ -165,8 +165,9 @@ type profile struct {
 	nameOf    map[string]string   // of those that call themselves otherwise than the configuration, what that calls them
 	points    map[string][]string // of each of names, in the words of a profile
 	framework framework.Framework
-	scorers   []fwk.ScorePlugin // in the order in which the framework has them
-	signs     bool              // what plugins say of nodes may be kept, for pods that all of them sign
+	filters   []fwk.FilterPlugin // in the order in which the framework has them
+	scorers   []fwk.ScorePlugin  // likewise
+	signs     bool               // what plugins say of nodes may be kept, for pods that all of them sign
 	now       func() time.Time
 	shown     shown
 	pods      *podStore
@@ -401,6 +402,9 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	for name, plugin := range m.made {
 		p.names = append(p.names, name)
 		p.nameOf[plugin.Name()], p.points[name] = name, pointsOf(plugin)
+	}
+	for _, is := range p.framework.ListPlugins().Filter.Enabled {
+		p.filters = append(p.filters, m.made[p.nameOf[is.Name]].(fwk.FilterPlugin))
 	}
 	for _, is := range p.framework.ListPlugins().Score.Enabled {
 		p.scorers = append(p.scorers, m.made[p.nameOf[is.Name]].(fwk.ScorePlugin))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +39,7 @@ type world struct {
 	version int                 // counts changes of the cache
 	listed  int                 // counts those of nodes themselves
 	newest  int64               // generation of the node in the snapshot that has changed last
+	room    []node              // what asked has returned last
 
 	attempts int   // counts PreFilter
 	kept     *kept // nil: nothing is
@@ -249,9 +251,11 @@ func (w *world) sync(ctx context.Context) error {
 	}
 	// 3. Nodes.
 	byName := make(map[string]*v1.Node, len(w.moved))
-	for _, n := range w.nodes {
-		if w.moved[n.name] {
-			byName[n.name] = n.object
+	if len(w.moved) > 0 {
+		for _, n := range w.nodes {
+			if w.moved[n.name] {
+				byName[n.name] = n.object
+			}
 		}
 	}
 	for name := range w.moved {
@@ -332,9 +336,10 @@ func (k *kind) podOf() (*v1.Pod, error) {
 	return k.pod, nil
 }
 
-// asked returns the nodes that a question names.
+// asked returns the nodes that a question names, until it is called again.
 func (w *world) asked(ids []int32, i int) ([]node, error) {
-	out := make([]node, len(ids))
+	out := slices.Grow(w.room[:0], len(ids))[:len(ids)]
+	w.room = out
 	for k, id := range ids {
 		n := w.nodes[id]
 		if n == nil {

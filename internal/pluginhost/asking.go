@@ -212,10 +212,14 @@ func (k *Asking) Collect(st *cluster.State, subject engine.Subject, nodes []clus
 		if c.depends.cluster { // anything may have changed
 			is.forgetAnswers(c)
 		}
-		for _, i := range nodes {
+		for n, i := range nodes {
 			if !is.holds(c, st, i, k.at) {
+				most := 0
+				if c.depends.cluster {
+					most = len(nodes) - n - 1
+				}
 				is.tell(st, i)
-				is.ask(p.kind, &p.use, st.Version().Seq, i)
+				is.ask(p.kind, &p.use, st.Version().Seq, i, most)
 			}
 		}
 	}
@@ -254,7 +258,7 @@ func (k *Asking) CollectChosen(i cluster.NodeIndex) (asks bool) {
 	for _, p := range k.parts {
 		if is := p.service.session; p.kind.column != nil && p.kind.column.alike {
 			asks = true
-			is.ask(p.kind, &p.use, p.kind.column.answers[i].seq, i)
+			is.ask(p.kind, &p.use, p.kind.column.answers[i].seq, i, 0)
 		}
 	}
 	return asks

@@ -262,7 +262,7 @@ func (is *session) columnOf(st *cluster.State, k *kind, u *use) *column {
 	is.clock++
 	k.used = is.clock
 	if k.column == nil {
-		k.column = newColumn(is.dependsOn(u), len(u.scores))
+		k.column = is.takeColumn(is.dependsOn(u), len(u.scores))
 		is.columns += k.column.bytes()
 	}
 	before := k.column.bytes()
@@ -294,6 +294,18 @@ func (is *session) dropColumns(but *kind) {
 func (is *session) dropColumn(k *kind) {
 	if k.column != nil {
 		is.columns -= k.column.bytes()
-		k.column = nil
+		k.column, is.spare = nil, k.column
 	}
+}
+
+// takeColumn returns a column in which nothing is said: where each pod is a kind of its own, that of the last one.
+func (is *session) takeColumn(depends dependencies, scores int) *column {
+	c := is.spare
+	if c == nil || len(c.scores) != scores {
+		return newColumn(depends, scores)
+	}
+	is.spare = nil
+	c.forget()
+	c.depends, c.renewed = depends, 0
+	return c
 }

@@ -50,6 +50,7 @@ type session struct {
 	freeIDs   []int32 // of kinds that are
 	clock     uint64  // counts questions, for kind.used
 	columns   int     // bytes
+	spare     *column // of a kind that is forgotten, for another one; nil: there is none
 	outbox    []*batch
 	begun     bool // what is noted next is of another Collect: it goes to a request of its own
 }
@@ -340,13 +341,14 @@ func encodeNode(object *corev1.Node) ([]byte, error) {
 	return encoded, nil
 }
 
-// ask asks about a node, of the state with what has been told, and at least as new as seq.
-func (is *session) ask(k *kind, u *use, seq cluster.Seq, i cluster.NodeIndex) {
+// ask asks about a node, of the state with what has been told, and at least as new as seq. Most is about how many more will be asked about behind it, 0 if that is not known.
+func (is *session) ask(k *kind, u *use, seq cluster.Seq, i cluster.NodeIndex, most int) {
 	b := is.last()
 	n := len(b.questions)
 	if n == 0 || b.questions[n-1].kind != k || b.questions[n-1].own != nil || b.questions[n-1].post != nil {
-		b.request.Questions = append(b.request.Questions, &pluginv1.Question{Kind: k.id, Filters: u.filters, Scores: u.scores})
-		b.questions = append(b.questions, question{kind: k, use: u, seq: seq})
+		room := min(1+most, max(1, is.limits.asked-b.count))
+		b.request.Questions = append(b.request.Questions, &pluginv1.Question{Kind: k.id, Filters: u.filters, Scores: u.scores, Nodes: make([]int32, 0, room)})
+		b.questions = append(b.questions, question{kind: k, use: u, seq: seq, nodes: make([]cluster.NodeIndex, 0, room), objects: make([]uint32, 0, room)})
 		n++
 	}
 	q, told := &b.questions[n-1], b.request.Questions[n-1]
@@ -361,6 +363,7 @@ func (is *session) askOwn(k *kind, u *use, seq cluster.Seq, own *ownScores) {
 	for _, s := range u.own {
 		told.Scores = append(told.Scores, s.name)
 	}
+	told.Nodes = make([]int32, 0, len(own.nodes))
 	for _, i := range own.nodes {
 		told.Nodes = append(told.Nodes, int32(i))
 	}

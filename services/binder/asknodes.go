@@ -170,11 +170,7 @@ func bitmapOf(st *cluster.State, nodes []seenNode) cluster.Bitmap {
 // left returns those of some nodes that can still run the pod, with what they score if these are all.
 func (a *asked) left(nodes []seenNode) (out []seenNode) {
 	a.read(func(st *cluster.State, row *cluster.PodRow) {
-		for _, n := range nodes {
-			if a.isNode(st, n) {
-				out = append(out, n)
-			}
-		}
+		out = slices.DeleteFunc(nodes, func(n seenNode) bool { return !a.isNode(st, n) })
 		if row.RequiredNode != "" || len(out) < 2 {
 			return
 		}
