@@ -296,13 +296,18 @@ func berthArgs(dir, kubeconfig, config string) []string {
 // start starts a scheduler, which ends with the test.
 func (c *cluster) start(s scheduler, load string) {
 	c.t.Helper()
+	c.startWith(s, strings.ReplaceAll(configuration, "WATCHER", load))
+}
+
+// startWith starts a scheduler with a configuration.
+func (c *cluster) startWith(s scheduler, text string) {
+	c.t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	dir := c.t.TempDir()
 	config, log := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "log")
-	text := strings.ReplaceAll(configuration, "WATCHER", load)
 	if s.name == theirs {
 		text += fmt.Sprintf("clientConnection: {kubeconfig: %q}\n", c.cp.Kubeconfig())
 	}
@@ -385,23 +390,94 @@ func TestAGangIsBoundTogether(t *testing.T) {
 	}
 }
 
-// What two of the plugins do, Berth cannot have plugins do yet, and says so.
-func TestPluginsThatSortTheQueueAreRefused(t *testing.T) {
-	program, err := os.Executable()
+// sorted are pods of which only one has room, the ones that come first first, and which of them two plugins sort to the front.
+var sorted = map[string]struct {
+	pods  []*v1.Pod
+	first string
+}{
+	"QOSSort":         {[]*v1.Pod{wants("1", false), wants("2", false), wants("3", true)}, "wants-3"},
+	"TopologicalSort": {[]*v1.Pod{of(wants("1", true), "back"), of(wants("2", true), "middle"), of(wants("3", true), "front")}, "wants-3"},
+}
+
+// wants returns a pod for the node with room for one.
+func wants(name string, guaranteed bool) *v1.Pod {
+	p := podOf("default-scheduler", "wants-"+name, "100m", "100Mi")
+	p.Spec.Affinity, p.Spec.NodeSelector = nil, map[string]string{v1.LabelHostname: "one"}
+	if guaranteed {
+		p.Spec.Containers[0].Resources.Limits = p.Spec.Containers[0].Resources.Requests
+	}
+	return p
+}
+
+// of has a pod be one of a workload that others depend on, or that depends on others.
+func of(p *v1.Pod, workload string) *v1.Pod {
+	p.Labels = map[string]string{"appgroup.diktyo.x-k8s.io": "ordered", "appgroup.diktyo.x-k8s.io.workload": workload}
+	return p
+}
+
+// Of pods that wait when a scheduler starts, the one that a plugin sorts to the front has the only place, though others have waited longer: with both schedulers, and not without the plugin.
+func TestPluginsSortTheQueue(t *testing.T) {
+	for name, tt := range sorted {
+		for _, s := range schedulers {
+			t.Run(name+"/"+s.name, func(t *testing.T) {
+				c := newCluster(t)
+				c.apply([]byte(`
+apiVersion: appgroup.diktyo.x-k8s.io/v1alpha1
+kind: AppGroup
+metadata: {name: ordered, namespace: default}
+spec:
+  numMembers: 3
+  topologySortingAlgorithm: KahnSort
+  workloads:
+  - workload: {kind: Deployment, name: front, selector: front, apiVersion: apps/v1, namespace: default}
+status:
+  topologyOrder:
+  - {workload: {kind: Deployment, name: back, selector: back, apiVersion: apps/v1, namespace: default}, index: 3}
+  - {workload: {kind: Deployment, name: front, selector: front, apiVersion: apps/v1, namespace: default}, index: 1}
+  - {workload: {kind: Deployment, name: middle, selector: middle, apiVersion: apps/v1, namespace: default}, index: 2}
+`))
+				one := kubetest.PlainNode(0)
+				one.GenerateName, one.Name, one.Labels = "", "one", map[string]string{v1.LabelHostname: "one"}
+				one.Status.Allocatable[v1.ResourcePods] = resource.MustParse("1")
+				one.Status.Capacity = one.Status.Allocatable
+				if err := c.cp.CreateNodes(t.Context(), 1, func(int) *v1.Node { return one }); err != nil {
+					t.Fatal(err)
+				}
+				for k, p := range tt.pods {
+					if k > 0 { // creation times are whole seconds
+						c.eventually("a second later", func() (bool, string) { return time.Now().Unix() > c.created(tt.pods[k-1].Name), "" })
+					}
+					c.create(p.DeepCopy())
+				}
+				config, want := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n", "wants-1"
+				if s.all == "" {
+					config += fmt.Sprintf("profiles:\n- plugins: {queueSort: {enabled: [{name: %s}], disabled: [{name: '*'}]}}\n  pluginConfig: [{name: TopologicalSort, args: {namespaces: [default]}}]\n", name)
+					want = tt.first
+				}
+				c.startWith(s, config)
+				bound := ""
+				c.eventually("one is bound", func() (bool, string) {
+					all, err := c.cp.Client().CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=one"})
+					if err != nil || len(all.Items) == 0 {
+						return false, fmt.Sprint(err)
+					}
+					bound = all.Items[0].Name
+					return true, ""
+				})
+				if bound != want {
+					t.Errorf("%s is bound, want %s", bound, want)
+				}
+			})
+		}
+	}
+}
+
+// created returns when a pod was created, in seconds since 1970.
+func (c *cluster) created(name string) int64 {
+	c.t.Helper()
+	p, err := c.cp.Client().CoreV1().Pods("default").Get(c.t.Context(), name, metav1.GetOptions{})
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	for _, name := range []string{"QOSSort", "TopologicalSort"} {
-		c := &cluster{t: t, cp: kubetest.StartT(t, kubetest.Options{})}
-		config := filepath.Join(t.TempDir(), "config.yaml")
-		text := fmt.Sprintf("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- plugins: {queueSort: {enabled: [{name: %s}], disabled: [{name: '*'}]}}\n  pluginConfig: [{name: TopologicalSort, args: {namespaces: [default]}}]\n", name)
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		said, err := exec.CommandContext(t.Context(), program, berthArgs(t.TempDir(), c.cp.Kubeconfig(), config)...).CombinedOutput()
-		want := "profiles[0].plugins.queueSort.enabled[0]: Forbidden: Berth cannot run plugins that are compiled in, such as " + name
-		if err == nil || !strings.Contains(string(said), want) {
-			t.Errorf("%v: %s, want %s", err, said, want)
-		}
-	}
+	return p.CreationTimestamp.Unix()
 }
