@@ -12,7 +12,7 @@ import (
 
 // fakesNotAsked are tests of fake plugins that are not run beside Berth, and why. Where a plugin runs that Berth refuses, package scheduler knows too.
 var fakesNotAsked = map[string]string{
-	"TestQueueSortPlugin": "it takes pods out of kube-scheduler's queue itself, which runs no cycle, and its plugin runs at QueueSort, where Berth refuses compiled-in plugins",
+	"TestQueueSortPlugin": "it takes pods out of kube-scheduler's queue itself, which runs no cycle",
 }
 
 // fakesKnown are cases that do not pass beside Berth, and why.
