@@ -34,6 +34,8 @@ const (
 	madeWithin = 5 * time.Minute
 	// garbagePercent is how much garbage there may be, of what is not, as long as there is memory: nearly all that an answer needs is garbage once it is given.
 	garbagePercent = 300
+	// muchMemory is with how much: the limit on Go's memory leaves little for all else where there is less.
+	muchMemory = 1 << 30
 	// hungCode is the exit code of a process whose plugins hang.
 	hungCode = 3
 )
@@ -55,7 +57,7 @@ func hostCommand(p *plugins) *cobra.Command {
 			klog.LogToStderr(true)
 			if f.memory > 0 {
 				debug.SetMemoryLimit(f.memory - f.memory/10) // not all memory is Go's
-				if _, set := os.LookupEnv("GOGC"); !set {
+				if _, set := os.LookupEnv("GOGC"); !set && f.memory >= muchMemory {
 					debug.SetGCPercent(garbagePercent)
 				}
 			}

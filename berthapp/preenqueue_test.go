@@ -282,11 +282,17 @@ func TestPodsAreAskedAboutAsTheInformerHasThem(t *testing.T) {
 	bound.Spec.NodeName = "n"
 	w := newWalk(t, bound, podNamed("gone"))
 	client, profile := w.walkers["A"].handle.ClientSet(), w.host.profile.Load()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	if _, err := client.CoreV1().Pods("default").Create(t.Context(), podNamed("first"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for profile.hints.get("default/name-of-first", "first") == nil { // the informer has listed pods before it watches them: of one that goes between, this API server tells nobody
+		<-look.C
+	}
 	if err := client.CoreV1().Pods("default").Delete(t.Context(), "name-of-gone", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	look := time.NewTicker(time.Millisecond)
-	defer look.Stop()
 	for profile.hints.get("default/name-of-gone", "gone") != nil {
 		<-look.C
 	}

@@ -400,6 +400,9 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 	}
 	m.framework, p.made = p.framework, m.made
 	for name, plugin := range m.made {
+		if other, ok := p.nameOf[plugin.Name()]; ok {
+			return nil, fmt.Errorf("the plugins %q and %q both call themselves %q: want different names", min(name, other), max(name, other), plugin.Name())
+		}
 		p.names = append(p.names, name)
 		p.nameOf[plugin.Name()], p.points[name] = name, pointsOf(plugin)
 	}

@@ -1058,7 +1058,11 @@ func TestTheEndOfAProcessTakesBackWhatIsReserved(t *testing.T) {
 		if status.Code(err) != codes.Unavailable {
 			t.Fatal(err)
 		}
-		<-look.C
+		select {
+		case <-look.C:
+		case err := <-served:
+			t.Fatalf("it has ended: %v", err)
+		}
 	}
 	w.begin(t.Context())
 	w.step(reserve, "p", "A", "B")

@@ -328,7 +328,7 @@ func (a *asked) run(ctx context.Context) {
 		a.err = errCrowd
 		return
 	}
-	// 2. What is it? Until that is known, it keeps nobody from their turn.
+	// 2. What is it? Until that is known, the first keeps nobody from their turn.
 	if a.extenders.needsPod(a.in) && !a.readPod(ctx) {
 		return
 	}
@@ -381,7 +381,7 @@ func (a *asked) readPod(ctx context.Context) bool {
 		object, err = a.object(ctx, a.pod.Namespace, a.pod.Name)
 	} else {
 		read := false
-		if object, err, read = a.readings.take(a.readings.pods[a.at]); !read {
+		if object, err, read = a.readings.take(a, a.turn); !read {
 			a.err = errNoTurn
 			return false
 		}

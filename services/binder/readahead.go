@@ -3,14 +3,16 @@ package binder
 import (
 	"context"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 )
 
-// ahead is how many pods of a request are read at most while one before them is asked about: what is read stays new, and little of it is read in vain.
+// ahead is how many pods of a request are read at most while one before them is asked about: what is read stays new.
 const ahead = 4
 
 // readings are pods of a request that are read while others are asked about, each as it is needed to be asked about itself. One goroutine uses them, and ends them.
@@ -26,13 +28,16 @@ type readings struct {
 
 // reading is what has come of reading a pod.
 type reading struct {
-	object  *corev1.Pod // nil: there is none
-	err     error
-	paniced any
+	object   *corev1.Pod // nil: there is none
+	err      error
+	panicked any
+
+	subject engine.Subject // that the pod had before it was read, and where it was to go
+	node    string
 }
 
 func (t *term) newReadings(ctx context.Context, pods []*binderv1.PodAttempt) *readings {
-	r := &readings{term: t, pods: pods, begun: 1, of: make(map[*binderv1.PodAttempt]chan reading)}
+	r := &readings{term: t, pods: pods, of: make(map[*binderv1.PodAttempt]chan reading)}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	return r
 }
@@ -43,14 +48,16 @@ func (r *readings) end() {
 	r.running.Wait()
 }
 
-// begin begins to read those behind the pod of an index.
+// begin begins to read those behind the pod of an index: the more have been asked about before, the more, so that little is read in vain.
 func (r *readings) begin(k int) {
-	for ; r.begun < min(k+1+ahead, len(r.pods)); r.begun++ {
+	for r.begun = max(r.begun, k+1); r.begun < min(k+1+min(k+1, ahead), len(r.pods)); r.begun++ {
 		pod := r.pods[r.begun]
+		var is reading
 		namespace, name, reads := "", "", false
 		r.term.ledger.read(func(st *cluster.State) {
 			if row := st.Pod(cluster.PodID(pod.GetId())); row != nil && row.UID == pod.GetUid() && !row.Placed() {
 				namespace, name, reads = row.Namespace, row.Name, r.term.extenders.needsPod(r.term.asks(st, row))
+				is.subject, is.node = engine.SubjectOf(&row.Pod), row.RequiredNode
 			}
 		})
 		if !reads {
@@ -59,9 +66,8 @@ func (r *readings) begin(k int) {
 		out := make(chan reading, 1)
 		r.of[pod] = out
 		r.running.Go(func() {
-			var is reading
 			defer func() {
-				is.paniced = recover()
+				is.panicked = recover()
 				out <- is
 			}()
 			is.object, is.err = r.term.object(r.ctx, namespace, name)
@@ -69,15 +75,22 @@ func (r *readings) begin(k int) {
 	}
 }
 
-// take returns a pod that has been read. False: it has not been yet.
-func (r *readings) take(pod *binderv1.PodAttempt) (object *corev1.Pod, err error, ok bool) {
-	select {
-	case is := <-r.of[pod]:
-		if is.paniced != nil {
-			panic(is.paniced)
-		}
-		return is.object, is.err, true
-	default: // also where there is none
+// take returns a pod that has been read, when it is, as long as more pods are begun with. False: it has not been by then, or it was another one to the scheduler when its reading began.
+func (r *readings) take(a *asked, turn *askTurn) (object *corev1.Pod, err error, ok bool) {
+	out := r.of[r.pods[a.at]]
+	if out == nil {
 		return nil, nil, false
 	}
+	timer := time.NewTimer(time.Until(turn.began.Add(r.term.extenders.askFor)))
+	defer timer.Stop()
+	select {
+	case is := <-out:
+		if is.panicked != nil {
+			panic(is.panicked)
+		}
+		return is.object, is.err, is.subject == a.subject && is.node == a.pod.RequiredNode
+	case <-timer.C:
+	case <-r.ctx.Done():
+	}
+	return nil, nil, false
 }

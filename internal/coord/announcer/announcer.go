@@ -110,16 +110,32 @@ func (c *Config) announce(ctx context.Context, etcd *clientv3.Client, value stri
 	}
 	c.Log.Info("announced", "key", c.key(), "address", c.Address)
 	for range renewed {
-		// Somebody may have deleted it, or written something else. One that is another lease's, with the same value, is another process's, which was started in the place of this one.
 		putting, cancel := within()
-		r, err := etcd.Txn(putting).If(clientv3.Compare(clientv3.Value(c.key()), "=", value)).Else(put).Commit()
+		again, err := c.restore(putting, etcd, put)
 		cancel()
 		switch {
-		case err == nil && !r.Succeeded:
+		case again:
 			c.Log.Info("announced again: the key had been deleted, or overwritten", "key", c.key(), "address", c.Address)
 		case err != nil && ctx.Err() == nil:
 			c.Log.Warn("etcd does not say whether the key is there", "key", c.key(), "err", err)
 		}
 	}
 	return errors.Join(context.Cause(ctx), errors.New("the lease has ended"))
+}
+
+// restore puts the key where somebody has deleted it, or written something else, and reports whether that was so. One that is another lease's, with the same address, is another process's, which was started in the place of this one.
+func (c *Config) restore(ctx context.Context, etcd *clientv3.Client, put clientv3.Op) (again bool, err error) {
+	r, err := etcd.Get(ctx, c.key())
+	if err != nil {
+		return false, err
+	}
+	revision := int64(0)
+	if len(r.Kvs) > 0 {
+		if address, err := announced.Decode(r.Kvs[0].Value); err == nil && address == c.Address {
+			return false, nil
+		}
+		revision = r.Kvs[0].ModRevision
+	}
+	done, err := etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.key()), "=", revision)).Then(put).Commit()
+	return err == nil && done.Succeeded, err
 }
