@@ -799,3 +799,21 @@ func (p *benched) Score(_ context.Context, _ fwk.CycleState, _ *v1.Pod, node fwk
 }
 
 func (*benched) ScoreExtensions() fwk.ScoreExtensions { return nil }
+
+// Plugins are told apart by what they call themselves: two that call themselves the same are refused.
+func TestPluginsThatCallThemselvesTheSameAreRefused(t *testing.T) {
+	p := &plugins{registry: make(frameworkruntime.Registry)}
+	for _, name := range []string{"A", "B"} {
+		if err := p.add(name, func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return new(counter), nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := decode([]byte("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- plugins: {filter: {enabled: [{name: A}, {name: B}]}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.start(t.Context(), &loaded{cfg, &restclient.Config{}, fake.NewClientset()}, "default-scheduler", new(placeserver.Server), time.Hour)
+	if want := `the plugins "A" and "B" both call themselves "Counter": want different names`; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
