@@ -817,3 +817,44 @@ func TestPluginsThatCallThemselvesTheSameAreRefused(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
+
+// How many nodes have an image is what plugins see of each node, also of one that is told again as it was.
+func TestImagesAreCountedOfNodesThatAreToldAgain(t *testing.T) {
+	r := newRow(t, 0, new(counter))
+	tell := func(id int32, object *v1.Node) {
+		t.Helper()
+		name := fmt.Sprint("n", id)
+		told := &pluginv1.NodeSpec{Name: name}
+		if object != nil {
+			object.Name = name
+			encoded, err := json.Marshal(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			told.Object = encoded
+		}
+		r.nodes[id], r.told.Nodes = name, append(r.told.Nodes, &pluginv1.Node{Id: id, Spec: told})
+	}
+	with := func() *v1.Node {
+		return &v1.Node{Status: v1.NodeStatus{Images: []v1.ContainerImage{{Names: []string{"image"}, SizeBytes: 7}}}}
+	}
+	seen := func(when string, want ...int) {
+		t.Helper()
+		r.judge(r.pod("x"))
+		for id, count := range want {
+			node, err := r.world.snapshot.Get(fmt.Sprint("n", id))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if is := node.GetImageStates()["image"]; is == nil || is.NumNodes != count {
+				t.Errorf("%s, n%d has %+v, want one of %d nodes", when, id, is, count)
+			}
+		}
+	}
+	tell(0, with())
+	seen("alone", 1)
+	tell(0, nil)
+	seen("told again", 1)
+	tell(1, with())
+	seen("with another", 2, 2)
+}
