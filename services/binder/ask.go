@@ -324,8 +324,12 @@ func (a *asked) run(ctx context.Context) {
 		a.result(binderv1.Outcome_RESULT_RETRY, conflictRetry)
 		return
 	}
-	if a.turn.in == 0 && a.extenders.crowd(a.in) {
+	switch had := a.turn.in != 0; {
+	case !had && a.extenders.crowd(a.in):
 		a.err = errCrowd
+		return
+	case had && a.extenders.extendersOf(a.in) != 0: // one at a time, whatever comes in a question
+		a.err = errNoTurn
 		return
 	}
 	// 2. What is it? Until that is known, the first keeps nobody from their turn.

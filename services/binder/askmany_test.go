@@ -304,8 +304,8 @@ func TestWhatAServiceHasSaidCountsForNothingIfAPodDoesWithoutIt(t *testing.T) {
 	}
 }
 
-// Pods that have to be read are asked about one at a time, whatever comes in a question; so are those of other turns.
-func TestAPodThatHasToBeReadIsNotAskedAboutBehindAnother(t *testing.T) {
+// Pods that interest extenders are asked about one at a time, whatever comes in a question.
+func TestAPodOfAnExtenderIsNotAskedAboutBehindAnother(t *testing.T) {
 	src, h := newFakeSource(), newWebhook(t)
 	src.setNode(node("a", 4000))
 	for _, uid := range []string{"p", "q"} {

@@ -56,7 +56,8 @@ func (r *readings) begin(k int) {
 		namespace, name, reads := "", "", false
 		r.term.ledger.read(func(st *cluster.State) {
 			if row := st.Pod(cluster.PodID(pod.GetId())); row != nil && row.UID == pod.GetUid() && !row.Placed() {
-				namespace, name, reads = row.Namespace, row.Name, r.term.extenders.needsPod(r.term.asks(st, row))
+				in := r.term.asks(st, row)
+				namespace, name, reads = row.Namespace, row.Name, r.term.extenders.extendersOf(in) == 0 && r.term.extenders.needsPod(in)
 				is.subject, is.node = engine.SubjectOf(&row.Pod), row.RequiredNode
 			}
 		})
