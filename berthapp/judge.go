@@ -192,7 +192,7 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins []
 		failed.CompareAndSwap(nil, &err)
 		cancel()
 	}
-	filters := slices.DeleteFunc(slices.Clone(w.profile.filters), func(p fwk.FilterPlugin) bool { return k.state.GetSkipFilterPlugins().Has(p.Name()) })
+	filters := w.filters(k)
 	w.profile.framework.Parallelizer().Until(ctx, len(some), func(j int) {
 		i := some[j]
 		if !k.filtered.leaves(nodes[i].name) {
@@ -218,6 +218,12 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins []
 		return *err
 	}
 	return ctx.Err()
+}
+
+// filters returns the Filter plugins that have not skipped a pod, for which PreFilter has run.
+func (w *world) filters(k *kind) []fwk.FilterPlugin {
+	skipped := k.state.GetSkipFilterPlugins()
+	return slices.DeleteFunc(slices.Clone(w.profile.filters), func(p fwk.FilterPlugin) bool { return skipped.Has(p.Name()) })
 }
 
 // filterOne returns what plugins say of a node: kube-scheduler's RunFilterPlugins, but that nobody measures each call. No pod is nominated to it.

@@ -158,11 +158,12 @@ func (w *world) noted(ctx context.Context, k *kind, pod *v1.Pod, nodes []fwk.Nod
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	filters := w.filters(k)
 	w.profile.framework.Parallelizer().Until(ctx, len(nodes), func(i int) {
 		if of != nil && of[i].attempt == k.attempt {
 			return
 		}
-		status := w.profile.framework.RunFilterPlugins(ctx, k.state, pod, nodes[i])
+		status := filterOne(ctx, filters, k.state, pod, nodes[i])
 		if !status.IsSuccess() && !status.IsRejected() {
 			cancel(fmt.Errorf("node %s: %w", nodes[i].Node().Name, status.AsError()))
 			return

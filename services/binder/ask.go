@@ -385,7 +385,7 @@ func (a *asked) readPod(ctx context.Context) bool {
 		object, err = a.object(ctx, a.pod.Namespace, a.pod.Name)
 	} else {
 		read := false
-		if object, err, read = a.readings.take(a, a.turn); !read {
+		if object, err, read = a.readings.take(a); !read {
 			a.err = errNoTurn
 			return false
 		}

@@ -77,12 +77,12 @@ func (r *readings) begin(k int) {
 }
 
 // take returns a pod that has been read, when it is, as long as more pods are begun with. False: it has not been by then, or it was another one to the scheduler when its reading began.
-func (r *readings) take(a *asked, turn *askTurn) (object *corev1.Pod, err error, ok bool) {
+func (r *readings) take(a *asked) (object *corev1.Pod, err error, ok bool) {
 	out := r.of[r.pods[a.at]]
 	if out == nil {
 		return nil, nil, false
 	}
-	timer := time.NewTimer(time.Until(turn.began.Add(r.term.extenders.askFor)))
+	timer := time.NewTimer(time.Until(a.turn.began.Add(r.term.extenders.askFor)))
 	defer timer.Stop()
 	select {
 	case is := <-out:
