@@ -399,9 +399,10 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 		return nil, err
 	}
 	m.framework, p.made = p.framework, m.made
-	for name, plugin := range m.made {
+	for _, name := range slices.Sorted(maps.Keys(m.made)) {
+		plugin := m.made[name]
 		if other, ok := p.nameOf[plugin.Name()]; ok {
-			return nil, fmt.Errorf("the plugins %q and %q both call themselves %q: want different names", min(name, other), max(name, other), plugin.Name())
+			return nil, fmt.Errorf("the plugins %q and %q both call themselves %q: want different names", other, name, plugin.Name())
 		}
 		p.names = append(p.names, name)
 		p.nameOf[plugin.Name()], p.points[name] = name, pointsOf(plugin)

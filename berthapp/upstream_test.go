@@ -160,7 +160,7 @@ func newScene(t *rapid.T) (*scene, func()) {
 	if s.profile, err = mine(t, s.theirConfig).start(ctx, &loaded{cfg, &restclient.Config{}, s.client}, "default-scheduler", new(placeserver.Server), time.Hour); err != nil {
 		t.Fatalf("start the plugins: %v", err)
 	}
-	// Informers list pods before they watch them: of what changes between, this API server tells nobody.
+	// Informers list pods before they watch them: of one that goes between, this API server tells nobody.
 	marker := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "marked", Name: "marker", UID: "marker"}}
 	if _, err := s.client.CoreV1().Pods(marker.Namespace).Create(ctx, marker, metav1.CreateOptions{}); err != nil {
 		t.Fatalf("%v", err)

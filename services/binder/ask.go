@@ -152,6 +152,9 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 		if k > 0 && (ctx.Err() != nil || time.Since(turn.began) >= t.extenders.askFor) {
 			break
 		}
+		if turn.in != 0 { // also where this one is not asked about
+			readings.begin(k, turn)
+		}
 		a := &asked{term: t, turn: turn, readings: readings, at: k, scratch: turn.scratch, req: &binderv1.AskRequest{
 			Shard: req.GetShard(), ShardRevision: req.GetShardRevision(), Version: req.GetVersion(), Id: pods[k].GetId(), Uid: pods[k].GetUid(), Attempt: pods[k].GetAttempt(),
 		}, began: time.Now()}
@@ -340,7 +343,7 @@ func (a *asked) run(ctx context.Context) {
 		a.err = a.ends(ctx, err)
 		return
 	}
-	a.readings.begin(a.at)
+	a.readings.begin(a.at, a.turn)
 	defer func() {
 		if a.judges != nil {
 			a.judges.Done()

@@ -15,6 +15,9 @@ import (
 // ahead is how many pods of a request are read at most while one before them is asked about: what is read stays new.
 const ahead = 4
 
+// readFor is how long a pod whose turn it is waits until it is read: else whoever waits for the turn would wait for the API server.
+const readFor = 10 * time.Millisecond
+
 // readings are pods of a request that are read while others are asked about, each as it is needed to be asked about itself. One goroutine uses them, and ends them.
 type readings struct {
 	term    *term
@@ -48,8 +51,8 @@ func (r *readings) end() {
 	r.running.Wait()
 }
 
-// begin begins to read those behind the pod of an index: the more have been asked about before, the more, so that little is read in vain.
-func (r *readings) begin(k int) {
+// begin begins to read those of a turn behind the pod of an index: the more are before that, the more, so that little is read in vain.
+func (r *readings) begin(k int, turn *askTurn) {
 	for r.begun = max(r.begun, k+1); r.begun < min(k+1+min(k+1, ahead), len(r.pods)); r.begun++ {
 		pod := r.pods[r.begun]
 		var is reading
@@ -57,7 +60,7 @@ func (r *readings) begin(k int) {
 		r.term.ledger.read(func(st *cluster.State) {
 			if row := st.Pod(cluster.PodID(pod.GetId())); row != nil && row.UID == pod.GetUid() && !row.Placed() {
 				in := r.term.asks(st, row)
-				namespace, name, reads = row.Namespace, row.Name, r.term.extenders.extendersOf(in) == 0 && r.term.extenders.needsPod(in)
+				namespace, name, reads = row.Namespace, row.Name, in == turn.in && r.term.extenders.extendersOf(in) == 0 && r.term.extenders.needsPod(in)
 				is.subject, is.node = engine.SubjectOf(&row.Pod), row.RequiredNode
 			}
 		})
@@ -76,13 +79,13 @@ func (r *readings) begin(k int) {
 	}
 }
 
-// take returns a pod that has been read, when it is, as long as more pods are begun with. False: it has not been by then, or it was another one to the scheduler when its reading began.
+// take returns a pod that has been read, or is in a moment. False: it is not, or it was another one to the scheduler when its reading began.
 func (r *readings) take(a *asked) (object *corev1.Pod, err error, ok bool) {
 	out := r.of[r.pods[a.at]]
 	if out == nil {
 		return nil, nil, false
 	}
-	timer := time.NewTimer(time.Until(a.turn.began.Add(r.term.extenders.askFor)))
+	timer := time.NewTimer(r.term.extenders.readFor)
 	defer timer.Stop()
 	select {
 	case is := <-out:

@@ -58,7 +58,7 @@ func startReading(t *testing.T, c *choosy, h *heldReads, pods int) (b *running, 
 	return b, uids
 }
 
-// Of a question about several pods, a few are read while another one is asked about, each once, and each is asked about.
+// Of a question about several pods, a few are read while another one is asked about, and each is asked about.
 func TestPodsAreReadWhileOthersAreAskedAbout(t *testing.T) {
 	c, h := newChoosy(t, plugin.Dependencies{Pod: true}), new(heldReads)
 	const pods = ahead + 5
@@ -93,7 +93,7 @@ func TestNobodyWaitsForTheTurnUntilAPodIsRead(t *testing.T) {
 		}
 	}
 	b, uids := startReading(t, c, h, 3)
-	b.Service.extenders.askFor = askFor
+	b.Service.extenders.readFor = readFor
 	req := b.questions(uids...)
 	c.set(func() {
 		c.filter = func(*plugin.Node) (string, error) {
@@ -116,21 +116,42 @@ func TestNobodyWaitsForTheTurnUntilAPodIsRead(t *testing.T) {
 	}
 }
 
-// A pod that has become another one since its reading began is not asked about by what it was.
+// A pod that has become another one since its reading began is not asked about by what it was, but read again.
 func TestAPodThatHasChangedSinceItWasReadIsReadAgain(t *testing.T) {
 	c, h := newChoosy(t, plugin.Dependencies{Pod: true}), new(heldReads)
 	b, uids := startReading(t, c, h, 2)
 	req := b.questions(uids...)
+	changes := sync.OnceFunc(func() {
+		eventually(t, "the next is read", func() bool { return slices.Contains(h.begun(), "p1") })
+		before := b.Version()
+		h.src().setPod(forChoosy(pod("p1", 20)))
+		eventually(t, "the ledger is told", func() bool { return before.Less(b.Version()) })
+	})
 	c.set(func() {
-		c.filter = func(*plugin.Node) (string, error) {
-			eventually(t, "the next is read", func() bool { return slices.Contains(h.begun(), "p1") })
-			before := b.Version()
-			h.src().setPod(forChoosy(pod("p1", 20)))
-			eventually(t, "the ledger is told", func() bool { return before.Less(b.Version()) })
-			return "", nil
-		}
+		c.filter = func(*plugin.Node) (string, error) { changes(); return "", nil }
 	})
 	if got, want := b.askAll(req), []string{"assumed on a"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	b.awaitNothingUnbound()
+	if got := b.ask(b.question(1, "p1")); got != "assumed on a" {
+		t.Errorf("asked again: %s", got)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if want := []string{"p0", "p1", "p1"}; !slices.Equal(h.reads, want) {
+		t.Errorf("%v have been read, want %v", h.reads, want)
+	}
+}
+
+// One that is gone keeps those behind it from nothing.
+func TestPodsAreReadBehindOneThatIsGone(t *testing.T) {
+	c, h := newChoosy(t, plugin.Dependencies{Pod: true}), new(heldReads)
+	b, uids := startReading(t, c, h, 4)
+	req := b.questions(uids...)
+	h.src().deletePod("p1")
+	eventually(t, "the ledger is told", func() bool { return b.phase("p1") == "gone" })
+	if got, want := b.askAll(req), []string{"assumed on a", "gone", "assumed on a", "assumed on a"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	b.awaitNothingUnbound()

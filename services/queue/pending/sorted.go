@@ -3,7 +3,7 @@ package pending
 import "time"
 
 // A plugin of others may sort the queue: kube-scheduler's QueueSort. It says of each pod that comes to wait by which key it goes, once plugins at PreEnqueue have let it in. Keys of an order can be compared with each other alone. When an order has
-// ended, with the process of the plugin for example, and a key of another one is told, all pods that wait are asked about again: those of older orders are not tried until that is done, nor is any of which nobody has said anything, and for a while nobody is as long as there is one to be asked about who has waited since before the order began.
+// ended, with the process of the plugin for example, and a key of another one is told, all pods that wait are asked about again: those of older orders are not tried until that is done, nor is any of which nobody has said anything, and for a while nobody is as long as there is one to be asked about who has waited since before the order began; but not where such a while has just been.
 
 // SortKey is where a pod belongs in the queue, as a plugin of others says.
 type SortKey struct {
