@@ -112,7 +112,7 @@ func TestVolumesAreJudgedTheSame(t *testing.T) {
 			if pod.Spec.Priority = ptr.To[int32](100); oneIn(t, 3, "another priority") {
 				pod.Spec.Priority = drawPriority(t)
 			}
-			if pod.Status.NominatedNodeName = w.drawNomination(pod); crowded {
+			if pod.Status.NominatedNodeName = w.drawNomination(pod); crowded && !narrowed(pod) {
 				pod.Status.NominatedNodeName = pick(t, "nominated", nodeName(0), nodeName(0), nodeName(1), "")
 			}
 			w.enter(pod)
