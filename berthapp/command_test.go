@@ -146,6 +146,8 @@ func TestWhatIsWrongWithCompiledInPluginsIsSaidAtTheStart(t *testing.T) {
 		{"plugins: {filter: {enabled: [{name: Cheapest}]}}", "--plugin-timeout: 0s: want a duration above 0, and no more than 1m", []string{"--source", "kube", "--plugin-timeout", "0s"}},
 		{"plugins: {filter: {enabled: [{name: Cheapest}]}}", "--plugin-pre-bind-timeout: 1h0m1s: want a duration above 0, and no more than 1h", []string{"--source", "kube", "--plugin-pre-bind-timeout", "3601s"}},
 		{"plugins: {filter: {enabled: [{name: Dies}]}}", "oh no", nil},
+		{"plugins: {filter: {enabled: [{name: Cheapest}]}}", `invalid argument "much" for "--plugin-v"`, []string{"--plugin-v", "much"}},
+		{"plugins: {filter: {enabled: [{name: Cheapest}]}}", `--plugin-vmodule: "judge=10,kept": want PATTERN=N`, []string{"--source", "kube", "--plugin-vmodule", "judge=10,kept"}},
 	} {
 		text, wrong := written(t, "profiles:\n- {"+tt.profile+"}\n", tt.flags...)
 		if !strings.Contains(wrong, tt.want) {

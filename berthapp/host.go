@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -97,6 +98,11 @@ func hostCommand(p *plugins) *cobra.Command {
 	fs.StringVar(&f.socket, "socket", "", "where to serve")
 	fs.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long an answer may take")
 	fs.Int64Var(&f.memory, "memory", 0, "how many bytes of memory the process may have")
+	logs := flag.NewFlagSet("", flag.ContinueOnError)
+	klog.InitFlags(logs)
+	for _, name := range []string{"v", "vmodule"} {
+		fs.AddGoFlag(logs.Lookup(name))
+	}
 	fs.BoolVar(&f.describe, "describe", false, "make the plugins of all profiles, say what they are, and end")
 	return c
 }

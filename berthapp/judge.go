@@ -307,6 +307,7 @@ func (w *world) score(ctx context.Context, k *kind, plugins []string, asked []no
 	if err != nil {
 		return nil, err
 	}
+	w.log(ctx, pod, lists)
 	out := &pluginv1.Answer{Kept: took}
 	for _, name := range plugins {
 		scores := make([]int32, len(nodes))
@@ -320,4 +321,17 @@ func (w *world) score(ctx context.Context, k *kind, plugins []string, asked []no
 		out.Scores = append(out.Scores, &pluginv1.Scores{Scores: scores})
 	}
 	return out, nil
+}
+
+// log logs what plugins score each node where as much is logged, in kube-scheduler's words, but not times what they weigh.
+func (w *world) log(ctx context.Context, pod *v1.Pod, lists []fwk.NodeScoreList) {
+	log := klog.FromContext(ctx).V(10)
+	if !log.Enabled() {
+		return
+	}
+	for n, list := range lists {
+		for _, s := range list {
+			log.Info("Plugin scored node for pod", "pod", klog.KObj(pod), "plugin", w.profile.scorers[n].Name(), "node", s.Name, "score", s.Score)
+		}
+	}
 }

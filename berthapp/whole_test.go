@@ -457,7 +457,10 @@ func TestPodsGoWhereACompiledInPluginHasThem(t *testing.T) {
 
 // A gang's pods wait for each other in the plugin's process, and hold up nobody. If that ends, those that wait are given back, and wait again.
 func TestACompiledInPluginTakesAllSteps(t *testing.T) {
-	w := startWhole(t)
+	w := startWholeOf(t, wholeConfig, "--plugin-vmodule", "judge=10")
+	w.create("scored", "cheap", nil)
+	w.awaitOn("scored", "costs-10")
+	w.awaitLog(`\"Plugin scored node for pod\" pod=\"default/scored\" plugin=\"Cheapest\" node=\"costs-10\" score=100`, 0)
 	w.create("alone", "gang", nil)
 	w.awaitTold("alone", "it says of no gang how many it has")
 	w.remove("alone")

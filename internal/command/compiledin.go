@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,13 +51,16 @@ const (
 	memoryFlag         = "plugin-memory"
 	timeoutFlag        = "plugin-timeout"
 	preBindTimeoutFlag = "plugin-pre-bind-timeout"
+	verbosityFlag      = "plugin-v"
+	modulesFlag        = "plugin-vmodule"
 )
 
 // compiledInFlags are about plugins that are compiled in, if there are any.
 type compiledInFlags struct {
 	in                      *CompiledIn // nil: there are none
-	memory                  string
+	memory, modules         string
 	timeout, preBindTimeout time.Duration
+	verbosity               uint16
 }
 
 func (f *compiledInFlags) add(fs *pflag.FlagSet) {
@@ -64,6 +68,8 @@ func (f *compiledInFlags) add(fs *pflag.FlagSet) {
 		fs.DurationVar(&f.timeout, timeoutFlag, 5*time.Second, "how long compiled-in plugins may take for one pod and one point, but for what they do before a bind and behind it")
 		fs.DurationVar(&f.preBindTimeout, preBindTimeoutFlag, config.PreBindTimeout, "how long what compiled-in plugins do before a bind may take")
 		fs.StringVar(&f.memory, memoryFlag, "2Gi", "how much memory a process may have that runs the compiled-in plugins of a profile, as a quantity; one that has more is killed, and started again")
+		fs.Uint16Var(&f.verbosity, verbosityFlag, 0, "how much compiled-in plugins log, as -v has it for kube-scheduler's; at 10 what they score each node, too")
+		fs.StringVar(&f.modules, modulesFlag, "", "the same for some of their files, as --vmodule has it for kube-scheduler's: PATTERN=N,…")
 	}
 }
 
@@ -83,6 +89,12 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 	memory, err := resource.ParseQuantity(f.memory)
 	if err != nil || quantity.Whole(memory) < 1<<20 {
 		return nil, nil, fmt.Errorf("--%s: %q: want a quantity such as 2Gi, and at least 1Mi", memoryFlag, f.memory)
+	}
+	for part := range strings.SplitSeq(f.modules, ",") {
+		_, level, _ := strings.Cut(part, "=")
+		if _, err := strconv.ParseUint(level, 10, 16); err != nil && part != "" {
+			return nil, nil, fmt.Errorf("--%s: %q: want PATTERN=N,… with whole numbers from 0 on", modulesFlag, f.modules)
+		}
 	}
 	for _, t := range []struct {
 		flag      string
@@ -105,7 +117,8 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 		return nil, nil, fmt.Errorf("find this program, to run its plugins: %w", err)
 	}
 	out = &roles.CompiledIn{
-		Names: f.in.Names, Program: program, Args: []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig}, Env: pluginEnvironment(), Config: written, Memory: quantity.Whole(memory),
+		Names: f.in.Names, Program: program, Env: pluginEnvironment(), Config: written, Memory: quantity.Whole(memory),
+		Args:    []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig, "--v", fmt.Sprint(f.verbosity), "--vmodule", f.modules},
 		Timeout: f.timeout, PreBindTimeout: f.preBindTimeout,
 	}
 	described, err := describe(ctx, out)

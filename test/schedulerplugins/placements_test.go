@@ -14,7 +14,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -89,7 +91,23 @@ func newCluster(t *testing.T) *cluster {
 			t.Fatal(err)
 		}
 	}
+	// Pods that run, with the system calls that they may make, of which SySched reads.
+	for i, of := range []string{"few", "all", "some"} {
+		p := podOf("", fmt.Sprint("runs-", i), "50m", "64Mi")
+		p.Spec.NodeName, p.Spec.SecurityContext = fmt.Sprint("n", 2*i+1), calls(of)
+		c.create(p)
+		p.Status.Phase = v1.PodRunning
+		if _, err := c.cp.Client().CoreV1().Pods("default").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return c
+}
+
+// calls is the security context of a pod that may make the system calls of a SeccompProfile.
+func calls(profile string) *v1.PodSecurityContext {
+	path := "security-profiles-operator.x-k8s.io/default/" + profile + ".json"
+	return &v1.PodSecurityContext{SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: &path}}
 }
 
 // apply creates objects, of kinds that are there by then.
@@ -267,8 +285,7 @@ func trials() (all []trial) {
 	syscalls := trial{profile: "syscalls"}
 	for i, of := range []string{"few", "some", "few", "all", "few", "some"} {
 		p := podOf("syscalls", fmt.Sprint("syscalls-", i), "100m", "100Mi")
-		path := "security-profiles-operator.x-k8s.io/default/" + of + ".json"
-		p.Spec.SecurityContext = &v1.PodSecurityContext{SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: &path}}
+		p.Spec.SecurityContext = calls(of)
 		syscalls.pods = append(syscalls.pods, p)
 	}
 	return append(all, numa, network, syscalls)
@@ -283,31 +300,32 @@ type scheduler struct {
 
 var schedulers = []scheduler{
 	{theirs, func(_, kubeconfig, config string) []string {
-		return []string{theirs, "--config", config, "--kubeconfig", kubeconfig, "--secure-port", "0"}
+		return []string{theirs, "--config", config, "--kubeconfig", kubeconfig, "--secure-port", "0", "--vmodule", "schedule_one=10"}
 	}, ""},
 	{"berth", berthArgs, ""},
 	{"berth without plugins", berthArgs, "default-scheduler"},
 }
 
 func berthArgs(dir, kubeconfig, config string) []string {
-	return []string{"all", "--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "", "--kubeconfig", kubeconfig, "--config", config}
+	return []string{"all", "--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "", "--kubeconfig", kubeconfig, "--config", config, "--plugin-vmodule", "judge=10"}
 }
 
-// start starts a scheduler, which ends with the test.
-func (c *cluster) start(s scheduler, load string) {
+// start starts a scheduler, which ends with the test. It returns the file that it logs to.
+func (c *cluster) start(s scheduler, load string) (log string) {
 	c.t.Helper()
-	c.startWith(s, strings.ReplaceAll(configuration, "WATCHER", load))
+	return c.startWith(s, strings.ReplaceAll(configuration, "WATCHER", load))
 }
 
 // startWith starts a scheduler with a configuration.
-func (c *cluster) startWith(s scheduler, text string) {
+func (c *cluster) startWith(s scheduler, text string) (log string) {
 	c.t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	dir := c.t.TempDir()
-	config, log := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "log")
+	config := filepath.Join(dir, "config.yaml")
+	log = filepath.Join(dir, "log")
 	if s.name == theirs {
 		text += fmt.Sprintf("clientConnection: {kubeconfig: %q}\n", c.cp.Kubeconfig())
 	}
@@ -325,16 +343,51 @@ func (c *cluster) startWith(s scheduler, text string) {
 			c.t.Logf("log of %s:\n%s", s.name, text[max(0, len(text)-10<<10):])
 		}
 	})
+	return log
 }
 
-// Each pod goes where it goes with kube-scheduler, by the same configuration, and is told the same if it goes nowhere. No plugin is there for nothing: without it, some pod goes elsewhere.
+// weight is what the plugins of scheduler-plugins weigh in the configuration: kube-scheduler logs scores times that.
+const weight = 1000
+
+var logged = regexp.MustCompile(`"Plugin scored node for pod" pod="default/([^"]+)" plugin="([^"]+)" node="([^"]+)" score=(-?\d+)`)
+
+// scores returns what the plugins that are compiled in scored each node for each pod when it was tried last, as a scheduler has logged it, by pod and node.
+func (c *cluster) scores(s scheduler, log string) map[string]map[string]string {
+	c.t.Helper()
+	text, err := os.ReadFile(log)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	of := make(map[string]map[string]string)
+	for _, line := range logged.FindAllStringSubmatch(strings.ReplaceAll(string(text), `\"`, `"`), -1) {
+		pod, plugin, node := line[1], line[2], line[3]
+		if compiledIn[plugin] == nil {
+			continue
+		}
+		score, err := strconv.Atoi(line[4])
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if s.name == theirs {
+			score /= weight
+		}
+		if of[pod] == nil || of[pod][node] != "" { // it is tried again
+			of[pod] = make(map[string]string)
+		}
+		of[pod][node] = fmt.Sprint(plugin, " ", score)
+	}
+	return of
+}
+
+// Each pod goes where it goes with kube-scheduler, by the same configuration, and is told the same if it goes nowhere; plugins refuse it the same nodes, and score the others the same. No plugin is there for nothing: without it, some pod goes elsewhere.
 func TestPodsGoWhereTheyGoWithKubeScheduler(t *testing.T) {
 	load := serveLoad(t)
 	var became []map[string]map[string]string // by profile and pod
+	var scored []map[string]map[string]string // by pod and node
 	for _, s := range schedulers {
 		t.Run(s.name, func(t *testing.T) {
 			c := newCluster(t)
-			c.start(s, load)
+			log := c.start(s, load)
 			of := make(map[string]map[string]string)
 			for _, trial := range trials() {
 				of[trial.profile] = make(map[string]string)
@@ -346,7 +399,7 @@ func TestPodsGoWhereTheyGoWithKubeScheduler(t *testing.T) {
 					of[trial.profile][p.Name] = c.becomes(p.Name)
 				}
 			}
-			became = append(became, of)
+			became, scored = append(became, of), append(scored, c.scores(s, log))
 		})
 	}
 	if t.Failed() {
@@ -354,6 +407,30 @@ func TestPodsGoWhereTheyGoWithKubeScheduler(t *testing.T) {
 	}
 	if diff := cmp.Diff(became[0], became[1]); diff != "" {
 		t.Errorf("(-kube-scheduler +Berth):\n%s", diff)
+	}
+	if diff := cmp.Diff(scored[0], scored[1]); diff != "" {
+		t.Errorf("scores of nodes (-kube-scheduler +Berth):\n%s", diff)
+	}
+	nodes, says := 0, make(map[string]map[string]bool) // by plugin
+	for _, pod := range slices.Sorted(maps.Keys(scored[1])) {
+		t.Logf("%s: %v", pod, scored[1][pod])
+		for _, of := range scored[1][pod] {
+			nodes++
+			plugin, score, _ := strings.Cut(of, " ")
+			if says[plugin] == nil {
+				says[plugin] = make(map[string]bool)
+			}
+			says[plugin][score] = true
+		}
+	}
+	t.Logf("%d nodes are scored for %d pods", nodes, len(scored[1]))
+	if len(says) != 9 {
+		t.Errorf("%d plugins score, want 9", len(says))
+	}
+	for plugin, scores := range says {
+		if len(scores) < 3 {
+			t.Errorf("%s scores all nodes much alike: %v", plugin, scores)
+		}
 	}
 	for _, profile := range slices.Sorted(maps.Keys(became[1])) {
 		t.Logf("%s: %v", profile, became[1][profile])
