@@ -133,9 +133,9 @@ bench-kube: build ## kube-scheduler and Berth in turn on a real API server: 5,00
 	go run ./test/benchkube --berth $(BIN)/berth $(BENCHFLAGS)
 
 .PHONY: bench-plugins
-bench-plugins: build ## the same with a filter and a score of others: none, as a plugin service, compiled in and signed, and not, as an HTTP extender, and kube-scheduler with that
+bench-plugins: build ## the same with a filter and a score of others: none, as a plugin service, compiled in and signed, and not, as an HTTP extender, and kube-scheduler with them compiled in and with that
 	cd berthapp && go build -o $(BIN)/berth-bench ./bench
-	go run ./test/benchkube --berth $(BIN)/berth --compiled-in $(BIN)/berth-bench --timeout 10m --contenders berth-all,berth-service,berth-signed,berth-compiled-in,berth-extender,kube-extender $(BENCHFLAGS)
+	go run ./test/benchkube --berth $(BIN)/berth --compiled-in $(BIN)/berth-bench --timeout 10m --contenders berth-all,berth-service,berth-signed,berth-compiled-in,kube-compiled-in,berth-extender,kube-extender $(BENCHFLAGS)
 
 .PHONY: chaos
 chaos: build ## Berth with faults, on a real API server, and whether its history shows a violation; SEED=… DURATION=…

@@ -1,4 +1,5 @@
-// Command bench is a Berth with the filter and the score of test/benchkube compiled in: once signed, so that what is said of a pod is taken for the next one alike, and once not.
+// Command bench is a Berth with the filter and the score of test/benchkube compiled in: once signed, so that what is said of a pod is taken for the next one alike, and once not. With kube-scheduler
+// as its first argument it is a kube-scheduler with them.
 package main
 
 import (
@@ -7,17 +8,22 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/component-base/cli"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
 	"github.com/berth-scheduler/berth/berthapp"
 	"github.com/berth-scheduler/berth/test/choice"
 )
 
 func main() {
-	os.Exit(berthapp.Run(berthapp.NewCommand(
-		berthapp.WithPlugin("Choice", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin{}, nil }),
-		berthapp.WithPlugin("SignedChoice", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return signed{}, nil }),
-	)))
+	plain := func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin{}, nil }
+	signed := func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return signed{}, nil }
+	if len(os.Args) > 1 && os.Args[1] == "kube-scheduler" {
+		os.Args = append(os.Args[:1:1], os.Args[2:]...)
+		os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin("Choice", plain), app.WithPlugin("SignedChoice", signed))))
+	}
+	os.Exit(berthapp.Run(berthapp.NewCommand(berthapp.WithPlugin("Choice", plain), berthapp.WithPlugin("SignedChoice", signed))))
 }
 
 type plugin struct{}

@@ -33,8 +33,9 @@ type part struct {
 	object  []byte // that is sent of the pod
 	hash    [sha256.Size]byte
 	uid     string
-	kind    *kind      // nil: nothing has been collected
-	own     *ownScores // nil: none are asked for
+	kind    *kind       // nil: nothing has been collected
+	seq     cluster.Seq // of the state that was collected last
+	own     *ownScores  // nil: none are asked for
 }
 
 // ownScores are what plugins score that normalise their scores themselves: nodes that were asked about together, weighed, in the order in which they were asked about.
@@ -142,7 +143,7 @@ type keptPart struct {
 	weights []int64
 }
 
-// Kept returns what is known of nodes for a pod. False: next to nothing, or scores are normalised, so that what one node scores depends on what others do. The caller holds the state's lock
+// Kept returns what is known of nodes for a pod. False: next to nothing, or what is said of one node depends on others, as scores do that are normalised. The caller holds the state's lock
 // as long as it uses that.
 func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 	k.at = k.now()
@@ -150,7 +151,7 @@ func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 	for _, p := range k.parts {
 		is := p.service.session
 		p.kind = is.kinds[p.key(subject)]
-		if p.kind == nil || p.kind.column == nil || is.all.object || len(p.use.own) > 0 {
+		if p.kind == nil || p.kind.column == nil || is.all.object || p.kind.column.depends.cluster || len(p.use.own) > 0 {
 			return nil, false
 		}
 		is.clock++
@@ -203,7 +204,7 @@ func (k *Asking) Collect(st *cluster.State, subject engine.Subject, nodes []clus
 		if is.all.cluster {
 			is.tellAll(st)
 		}
-		p.own = nil
+		p.own, p.seq = nil, st.Version().Seq
 		p.kind = is.kindOf(st, p.key(subject), p.object)
 		c := is.columnOf(st, p.kind, &p.use)
 		if !p.use.judges() {
@@ -221,6 +222,33 @@ func (k *Asking) Collect(st *cluster.State, subject engine.Subject, nodes []clus
 				is.tell(st, i)
 				is.ask(p.kind, &p.use, st.Version().Seq, i, most)
 			}
+		}
+	}
+}
+
+// Anew reports whether services are asked anew for each pod which nodes can run it, or what these score, and nothing that they say is kept: then they may be asked about some nodes first, and about
+// others only if they leave too few of these.
+func (k *Asking) Anew() bool {
+	anew := false
+	for _, p := range k.parts {
+		if len(p.use.filters)+len(p.use.scores)+len(p.use.own) == 0 {
+			continue
+		}
+		if anew = p.service.session.dependsOn(&p.use).cluster; !anew {
+			return false
+		}
+	}
+	return anew
+}
+
+// CollectMore notes that further nodes are to be asked about, as they were when others were collected: they were in the state then, whatever has become of them. [Asking.Anew] holds.
+func (k *Asking) CollectMore(nodes []cluster.NodeIndex) {
+	for _, p := range k.parts {
+		if !p.use.judges() {
+			continue
+		}
+		for n, i := range nodes {
+			p.service.session.ask(p.kind, &p.use, p.seq, i, len(nodes)-n-1)
 		}
 	}
 }

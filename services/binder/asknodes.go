@@ -14,7 +14,8 @@ import (
 // sight is what is to be asked about a pod, as the ledger was at a version.
 type sight struct {
 	version cluster.Version
-	nodes   []seenNode // in no order
+	nodes   []seenNode // in no order, unless some are asked about first
+	first   int        // so many of the nodes are asked about first, and those behind them, in order, only if too few of these are left; 0: all are
 	count   int        // how many nodes there are
 	apart   bool       // the node that the pod is nominated to can run it, and is not among these
 	sure    *seenNode  // nil: plugin services are to be asked; else the best, whatever they would say
@@ -99,7 +100,12 @@ func (a *asked) see(st *cluster.State, s *sight, all []engine.NodeTotal) {
 	default:
 		s.nodes, s.known = a.named(st, unknown), &seenNode{best.NodeTotal, st.Nodes.Spec[best.Node].Name}
 	}
-	a.collect(st, s.nodes)
+	first := s.nodes
+	if a.judges != nil && len(all) > a.most && a.judges.Anew() {
+		a.extenders.inTurn(s.nodes)
+		first, s.first = s.nodes[:a.most], a.most
+	}
+	a.collect(st, first)
 }
 
 // all returns all nodes that can run the pod but for one, which may be cluster.NoNode, or as many as the profile says, and what these score among themselves. Those that plugin services
@@ -125,7 +131,7 @@ func (a *asked) all(st *cluster.State, row *cluster.PodRow, but cluster.NodeInde
 	}
 	a.most = len(nodes)
 	if p := a.ledger.profile(row); p != nil {
-		a.most = enough(st.Nodes.Count(), p.PercentageOfNodesToScore)
+		a.most = enough(st.Nodes.Count(), p.PercentageOfNodesToScore, a.judges != nil && a.judges.Anew())
 	}
 	if len(nodes) <= a.most || a.judges != nil { // as many as plugins leave
 		return nodes

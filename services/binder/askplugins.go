@@ -141,31 +141,67 @@ func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[s
 	if a.judges == nil {
 		return s.nodes, why, nil
 	}
-	services := a.judges.Services()
-	if err := a.judges.Exchange(ctx); err != nil {
-		a.judges.Done()
-		a.judges = nil // whatever comes next begins anew
+	nodes, err := a.exchange(ctx, s)
+	if err != nil {
 		return nil, nil, err
 	}
-	if s.known != nil && a.judges.Services() != services { // what is known of the others is not what is asked for any more
-		return nil, nil, pluginhost.ErrAgain
-	}
-	refused := func(n seenNode) bool {
-		_, is := a.judges.Refusal(n.Node)
-		return is
-	}
-	if a.extenders.extendersOf(a.in) != 0 || s.known == nil && !slices.ContainsFunc(s.nodes, func(n seenNode) bool { return !refused(n) }) {
-		for _, n := range s.nodes {
+	if a.extenders.extendersOf(a.in) != 0 || s.known == nil && a.leaves(nodes) == 0 {
+		for _, n := range nodes {
 			if r, is := a.judges.Refusal(n.Node); is {
 				why[n.name] = r
 			}
 		}
 	}
-	left = slices.DeleteFunc(s.nodes, refused) // nobody looks at those that are
+	left = slices.DeleteFunc(nodes, a.refuses) // nobody looks at those that are
+	if s.first > 0 && len(left) >= a.most {
+		left = left[:a.most]
+		a.extenders.passed(left[a.most-1])
+	}
 	if s.known != nil {
 		left = append(left, *s.known)
 	}
 	return left, why, nil
+}
+
+// exchange asks plugin services about the nodes that were seen, and returns those that were asked about: all, or where some come first, these and as many more as it takes until enough are left.
+func (a *asked) exchange(ctx context.Context, s sight) (nodes []seenNode, err error) {
+	services := a.judges.Services()
+	if nodes = s.nodes; s.first > 0 {
+		nodes = s.nodes[:s.first]
+	}
+	for {
+		if err := a.judges.Exchange(ctx); err != nil {
+			a.judges.Done()
+			a.judges = nil // whatever comes next begins anew
+			return nil, err
+		}
+		if s.known != nil && a.judges.Services() != services { // what is known of the others is not what is asked for any more
+			return nil, pluginhost.ErrAgain
+		}
+		more := s.nodes[len(nodes):]
+		if len(more) == 0 || a.leaves(nodes) >= a.most {
+			return nodes, nil
+		}
+		more = more[:min(len(nodes), len(more))] // twice as many each time: it takes few calls, however few are left
+		a.judges.CollectMore(a.indexesOf(more))
+		nodes = s.nodes[:len(nodes)+len(more)]
+	}
+}
+
+// refuses reports whether plugin services refuse a node that they were asked about.
+func (a *asked) refuses(n seenNode) bool {
+	_, is := a.judges.Refusal(n.Node)
+	return is
+}
+
+// leaves returns how many of some nodes plugin services do not refuse.
+func (a *asked) leaves(nodes []seenNode) (n int) {
+	for _, node := range nodes {
+		if !a.refuses(node) {
+			n++
+		}
+	}
+	return n
 }
 
 // askScores has plugin services score nodes that normalise their scores themselves, over exactly these nodes. False: some of them have gone.
@@ -198,8 +234,7 @@ func (a *asked) askChosen(ctx context.Context, n seenNode) (ok bool, err error) 
 		a.judges = nil // whatever comes next begins anew
 		return false, err
 	}
-	_, refused := a.judges.Refusal(n.Node)
-	return !refused, nil
+	return !a.refuses(n), nil
 }
 
 // addScores adds to totals what plugin services score.

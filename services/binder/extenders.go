@@ -25,6 +25,8 @@ const (
 	crowdPause = 500 * time.Millisecond
 	// leastAsked is how many nodes extenders are asked about in any case, as in kube-scheduler.
 	leastAsked = 100
+	// Where it is not said which percentage of nodes is enough, it is one less than mostPercentage for each percentageNodes nodes, and leastPercentage at least, as in kube-scheduler.
+	mostPercentage, leastPercentage, percentageNodes = 50, 5, 125
 	// mostWaiting is how many pods wait for an extender that has been asked about one for longer than turnWait: of the extenders that a pod waits for, the one that has been asked
 	// longest. Others are told at once to come back: though some extenders hang, of whose pods each member asks about a few, calls about others get through to the server, which
 	// runs 16 at a time. For one that is only busy all wait, in the order in which they came: who is told to come back would find that others have been quicker.
@@ -52,7 +54,7 @@ type extenders struct {
 	busy  extender.Interest         // those that are being asked
 	since map[int]time.Time         // of these, when the turn began
 	line  []*waiter                 // in the order in which they came
-	next  int                       // where the next sample of nodes begins
+	next  cluster.NodeIndex         // where the next sample of nodes begins
 	from  int                       // with which 64 nodes the next search for victims begins
 	full  map[string]keptNode       // nodes as they were sent last in full, by name
 	names map[string]*extender.Node // nodes of which only the name is sent
@@ -264,11 +266,14 @@ func (a *extenders) nodesOf(seen []seenNode, full bool, count int) []*extender.N
 	return out
 }
 
-// enough returns about how many feasible nodes extenders are asked, of so many nodes, at percentageOfNodesToScore. Where that is 0, Berth looks at all, which
-// kube-scheduler does not.
-func enough(nodes int, percentage int32) int {
-	if percentage <= 0 || percentage >= 100 {
+// enough returns how many nodes are enough that can run a pod, of so many, at percentageOfNodesToScore: as in kube-scheduler, but where that is 0. Then Berth looks at all, unless each
+// pod has plugins called anew for each node: of these, kube-scheduler's number is enough.
+func enough(nodes int, percentage int32, anew bool) int {
+	switch {
+	case percentage >= 100, percentage <= 0 && !anew, nodes <= leastAsked:
 		return nodes
+	case percentage <= 0:
+		percentage = max(leastPercentage, mostPercentage-int32(nodes/percentageNodes))
 	}
 	return max(leastAsked, int(int64(nodes)*int64(percentage)/100))
 }
@@ -278,15 +283,31 @@ func (a *extenders) sample(nodes []seenNode, most int) []seenNode {
 	if len(nodes) <= most {
 		return nodes
 	}
-	byIndex := slices.Clone(nodes)
-	slices.SortFunc(byIndex, func(a, b seenNode) int { return cmp.Compare(a.Node, b.Node) })
-	a.mu.Lock()
-	first := a.next % len(byIndex)
-	a.next = first + most
-	a.mu.Unlock()
+	inTurn := slices.Clone(nodes)
+	a.inTurn(inTurn)
 	kept := make(map[cluster.NodeIndex]bool, most)
-	for k := range most {
-		kept[byIndex[(first+k)%len(byIndex)].Node] = true
+	for _, n := range inTurn[:most] {
+		kept[n.Node] = true
 	}
+	a.passed(inTurn[most-1])
 	return slices.DeleteFunc(nodes, func(n seenNode) bool { return !kept[n.Node] })
+}
+
+// inTurn sorts nodes by index, from the one on that comes next, and round.
+func (a *extenders) inTurn(nodes []seenNode) {
+	slices.SortFunc(nodes, func(a, b seenNode) int { return cmp.Compare(a.Node, b.Node) })
+	a.mu.Lock()
+	next := a.next
+	a.mu.Unlock()
+	first, _ := slices.BinarySearchFunc(nodes, next, func(n seenNode, next cluster.NodeIndex) int { return cmp.Compare(n.Node, next) })
+	slices.Reverse(nodes[:first])
+	slices.Reverse(nodes[first:])
+	slices.Reverse(nodes)
+}
+
+// passed says that the turn of a node is over: that of the one behind it comes next.
+func (a *extenders) passed(n seenNode) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.next = n.Node + 1
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/plugin"
@@ -33,6 +34,8 @@ type choosy struct {
 	asked  []string                             // nodes, in the order in which filter was asked
 	quiet  bool                                 // nobody looks at these
 	way    func([]plugin.Refused) (plugin.PostFiltered, error)
+
+	cluster bool // it says that it depends on other nodes than the one that it is asked about
 }
 
 func newChoosy(t testing.TB, depends plugin.Dependencies) *choosy {
@@ -81,7 +84,16 @@ func newChoosy(t testing.TB, depends plugin.Dependencies) *choosy {
 			t.Error(err)
 		}
 	})
-	conn, err := grpc.NewClient("passthrough:///choosy", grpc.WithTransportCredentials(insecure.NewCredentials()),
+	describe := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := invoke(ctx, method, req, reply, cc, opts...)
+		if described, ok := reply.(*pluginv1.DescribeResponse); ok && err == nil {
+			for _, p := range described.GetPlugins() {
+				p.Depends.Cluster = c.cluster
+			}
+		}
+		return err
+	}
+	conn, err := grpc.NewClient("passthrough:///choosy", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(describe),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
@@ -214,6 +226,118 @@ func TestWhatAPluginServiceHasSaidIsKept(t *testing.T) {
 				t.Errorf("what the service was asked about s (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Nothing is kept of a plugin that depends on other nodes than the one that it is asked about.
+func TestAPluginServiceThatDependsOnOtherNodesIsAskedAnew(t *testing.T) {
+	src, c := newFakeSource(), newChoosy(t, plugin.Dependencies{})
+	c.cluster = true
+	for _, name := range []string{"a", "b", "c"} {
+		src.setNode(node(name, 4000))
+	}
+	takes := "a"
+	c.set(func() {
+		c.filter = func(n *plugin.Node) (string, error) {
+			if n.Name == takes {
+				return "", nil
+			}
+			return "it is another's turn", nil
+		}
+	})
+	b := start(t, startEtcd(t), src, withChoosy(t, c))
+	b.active()
+	for _, uid := range []string{"a", "b", "c"} {
+		src.setPod(forChoosy(pod(uid, 1000)))
+		c.set(func() { takes = uid })
+		if got := b.ask(b.question(1, uid)); got != "assumed on "+uid {
+			t.Errorf("%s: %s", uid, got)
+		}
+		if diff := cmp.Diff([]string{"a", "b", "c"}, c.calls()); diff != "" {
+			t.Errorf("what the service was asked about %s (-want +got):\n%s", uid, diff)
+		}
+	}
+}
+
+// Of plugins that are asked about each pod anew, as many nodes are enough as in kube-scheduler: others are asked about only if too few are left of these.
+func TestPluginsAreAskedAboutAsManyNodesAsAreEnough(t *testing.T) {
+	const nodes = 300
+	refuses := func(is func(i int) bool) func(n *plugin.Node) (string, error) {
+		return func(n *plugin.Node) (string, error) {
+			var i int
+			if _, err := fmt.Sscanf(n.Name, "n%d", &i); err != nil {
+				return "", err
+			}
+			if is(i) {
+				return "no", nil
+			}
+			return "", nil
+		}
+	}
+	for name, tt := range map[string]struct {
+		percentage int32
+		anew       bool
+		refuses    func(i int) bool
+		asked      []int  // how many nodes, of pod after pod
+		want       string // of each; "": whichever node it has
+	}{
+		"all are left":                   {40, true, func(int) bool { return false }, []int{120, 120, 120}, ""},
+		"by default":                     {0, true, func(int) bool { return false }, []int{144, 144, 144}, ""}, // 50 - 300/125 %
+		"all are to be scored":           {100, true, func(int) bool { return false }, []int{300, 300, 300}, ""},
+		"four of five are left":          {40, true, func(i int) bool { return i%5 == 0 }, []int{240, 240, 240}, ""},
+		"one is left":                    {40, true, func(i int) bool { return i != 299 }, []int{300, 300, 300}, "assumed on n299"},
+		"none is left":                   {40, true, func(int) bool { return true }, []int{300, 300, 300}, "refused: Choosy: 300 no false"},
+		"what is said of nodes is kept":  {40, false, func(int) bool { return false }, []int{300, 0, 0}, ""},
+		"what is said is kept, default":  {0, false, func(int) bool { return false }, []int{300, 0, 0}, ""},
+		"of what is kept few nodes fit ": {40, false, func(i int) bool { return i != 7 }, []int{300, 0, 0}, "assumed on n7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src, c := newFakeSource(), newChoosy(t, plugin.Dependencies{})
+			c.cluster = tt.anew
+			for i := range nodes {
+				src.setNode(node(fmt.Sprint("n", i), 400_000))
+			}
+			c.set(func() { c.filter = refuses(tt.refuses) })
+			b := start(t, startEtcd(t), src, func(cfg *Config) {
+				withChoosy(t, c)(cfg)
+				cfg.Settings.Profiles[len(cfg.Settings.Profiles)-1].PercentageOfNodesToScore = tt.percentage
+			})
+			b.active()
+			seen := make(map[string]bool)
+			for k, want := range tt.asked {
+				uid := fmt.Sprint("p", k)
+				src.setPod(forChoosy(pod(uid, 10)))
+				if got := b.ask(b.question(1, uid)); tt.want != "" && got != tt.want || tt.want == "" && !strings.HasPrefix(got, "assumed on n") {
+					t.Errorf("%s: %s, want %s", uid, got, tt.want)
+				}
+				calls := c.calls()
+				if len(calls) != want || len(slices.Compact(slices.Clone(calls))) != want {
+					t.Errorf("%s: asked about %d nodes, want %d", uid, len(calls), want)
+				}
+				for _, name := range calls {
+					seen[name] = true
+				}
+			}
+			if len(seen) != nodes {
+				t.Errorf("by three pods, %d of %d nodes have had their turn", len(seen), nodes)
+			}
+		})
+	}
+}
+
+func TestSoManyNodesAreEnough(t *testing.T) {
+	for _, tt := range []struct {
+		nodes      int
+		percentage int32
+		anew       bool
+		want       int
+	}{
+		{5000, 0, true, 500}, {5000, 0, false, 5000}, {5000, 30, true, 1500}, {5000, 30, false, 1500}, {5000, 100, true, 5000}, {5000, 1, false, 100},
+		{99, 0, true, 99}, {99, 10, true, 99}, {100, 0, true, 100}, {1000, 0, true, 420}, {20_000, 0, true, 1000}, {1_000_000, 0, true, 50_000}, {0, 0, true, 0},
+	} {
+		if got := enough(tt.nodes, tt.percentage, tt.anew); got != tt.want {
+			t.Errorf("of %d nodes at %d %%, anew %v: %d, want %d", tt.nodes, tt.percentage, tt.anew, got, tt.want)
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ const (
 	// Berth with these compiled in, another binary: signed, so that what is said of a pod is taken for the next one alike, and not.
 	berthSigned     = "berth-signed"
 	berthCompiledIn = "berth-compiled-in"
+	kubeCompiledIn  = "kube-compiled-in" // kube-scheduler with these compiled in, not signed
 	// With a plugin service that sorts the queue, and with a queue in one part, as it is then.
 	berthSort     = "berth-sort"
 	berthOneShard = "berth-one-shard"
@@ -73,6 +74,7 @@ func contenders() []contender {
 		{name: kubeExtender, commands: kubeExtenderCommands},
 		{name: berthSigned, compiledIn: true, commands: berthCompiledInCommands("SignedChoice")},
 		{name: berthCompiledIn, compiledIn: true, commands: berthCompiledInCommands("Choice")},
+		{name: kubeCompiledIn, compiledIn: true, commands: kubeCompiledInCommands},
 		{name: berthSort, berth: true, commands: berthSortCommands},
 		{name: berthOneShard, berth: true, commands: berthOneShardCommands},
 	}

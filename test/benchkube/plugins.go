@@ -116,10 +116,24 @@ func berthSortCommands(e environment) ([]command, error) {
 `)
 }
 
+// compiledInConfig enables a plugin that is compiled in.
+func compiledInConfig(plugin string) string {
+	return "profiles:\n- plugins:\n    multiPoint:\n      enabled:\n      - name: " + plugin + "\n"
+}
+
+// kubeCompiledInCommands runs a kube-scheduler that has the choice compiled in.
+func kubeCompiledInCommands(e environment) ([]command, error) {
+	file, err := e.writeConfig(kubeClient(e) + compiledInConfig("Choice"))
+	if err != nil {
+		return nil, err
+	}
+	return []command{{kubeScheduler, []string{e.compiledIn, kubeScheduler, "--config", file, "--secure-port", "0"}}}, nil
+}
+
 // berthCompiledInCommands runs a Berth in one process that has the choice compiled in, as the plugin of a name.
 func berthCompiledInCommands(plugin string) func(e environment) ([]command, error) {
 	return func(e environment) ([]command, error) {
-		config, err := e.writeConfig("profiles:\n- plugins:\n    multiPoint:\n      enabled:\n      - name: " + plugin + "\n")
+		config, err := e.writeConfig(compiledInConfig(plugin))
 		if err != nil {
 			return nil, err
 		}
