@@ -36,9 +36,29 @@ type CompiledIn struct {
 // longestSocket is how long the path of a socket may be.
 const longestSocket = 100
 
+// sentToPlugins returns the scheduler names of the pods that plugin services, compiled in or not, may be sent as the API server has them.
+func (c *Cluster) sentToPlugins() map[string]bool {
+	sent := make(map[string]bool)
+	for i := range c.Settings.Profiles {
+		p := &c.Settings.Profiles[i]
+		steps := c.PluginSteps[p.SchedulerName]
+		if c.CompiledIn != nil && c.CompiledIn.uses(p, steps) || slices.ContainsFunc(c.PluginServices, func(s config.PluginService) bool {
+			return s.Objects && slices.ContainsFunc(s.Plugins, func(plugin config.ServicePlugin) bool { return usesAny(p, steps, []string{plugin.Name}) })
+		}) {
+			sent[p.SchedulerName] = true
+		}
+	}
+	return sent
+}
+
 // uses reports whether a profile uses a plugin that is compiled in, at steps too.
 func (c *CompiledIn) uses(p *cluster.Profile, steps config.Steps) bool {
-	is := func(name string) bool { return slices.Contains(c.Names, name) }
+	return usesAny(p, steps, c.Names)
+}
+
+// usesAny reports whether a profile uses one of some plugins, at steps too.
+func usesAny(p *cluster.Profile, steps config.Steps, names []string) bool {
+	is := func(name string) bool { return slices.Contains(names, name) }
 	return is(p.QueueSort) || slices.ContainsFunc(slices.Concat(p.PreEnqueues, p.Filters, p.PostFilters), is) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return is(w.Name) }) ||
 		slices.ContainsFunc(slices.Concat(steps.Reserve, steps.Permit, steps.PreBind, steps.Bind, steps.PostBind), is)
 }

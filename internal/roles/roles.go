@@ -312,7 +312,13 @@ func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Reg
 			cfg.Interest = func(pod *corev1.Pod) uint64 { return uint64(extenders.Interest(extender.ResourceNames(pod))) }
 			cfg.TouchedNodes = extenders.Can(extender.Filter) != 0 // others refuse none
 			cfg.KeepNodes = extenders.Full(extenders.Can(extender.Filter) | extenders.Can(extender.Prioritize))
-			cfg.KeepPods = extenders.Full(extenders.Can(extender.Preempt))
+		}
+		sent := cl.sentToPlugins()
+		switch all := extenders != nil && extenders.Full(extenders.Can(extender.Preempt)); {
+		case all:
+			cfg.KeepPods = func(*corev1.Pod) bool { return true }
+		case len(sent) > 0:
+			cfg.KeepPods = func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" && sent[pod.Spec.SchedulerName] }
 		}
 		if cl.CompiledIn != nil || slices.ContainsFunc(cl.PluginServices, func(s config.PluginService) bool { return s.Objects }) {
 			cfg.TouchedNodes, cfg.KeepNodes = true, true

@@ -44,8 +44,8 @@ type Objects interface {
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	// Node returns a node as it was told last, which nobody changes, nil if it is not known. As long as it does not change, it is the same.
 	Node(name string) *corev1.Node
-	// LastPod returns a pod as it was told last, without managedFields, which nobody changes; nil if it is not known. Only those have one that are not told
-	// of victims by their uids.
+	// LastPod returns a pod as it was told last, or is about to be, without managedFields, which nobody changes; nil if it is not known. Those have one that are told of victims in full, and of pods that
+	// wait those that plugin services are sent.
 	LastPod(namespace, name string) *corev1.Pod
 }
 
@@ -135,8 +135,6 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 	}()
 	ctx, done := t.within(ctx)
 	defer done()
-	readings := t.newReadings(ctx, pods)
-	defer readings.end() // when nobody is kept from their turn any more
 	turn := newAskTurn(t.extenders)
 	defer turn.end()
 	busy := beyond(shares, wanted)
@@ -152,10 +150,7 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 		if k > 0 && (ctx.Err() != nil || time.Since(turn.began) >= t.extenders.askFor) {
 			break
 		}
-		if turn.in != 0 { // also where this one is not asked about
-			readings.begin(k, turn)
-		}
-		a := &asked{term: t, turn: turn, readings: readings, at: k, scratch: turn.scratch, req: &binderv1.AskRequest{
+		a := &asked{term: t, turn: turn, scratch: turn.scratch, req: &binderv1.AskRequest{
 			Shard: req.GetShard(), ShardRevision: req.GetShardRevision(), Version: req.GetVersion(), Id: pods[k].GetId(), Uid: pods[k].GetUid(), Attempt: pods[k].GetAttempt(),
 		}, began: time.Now()}
 		all = append(all, a)
@@ -265,10 +260,8 @@ func (t *askTurn) take(ctx context.Context, in extender.Interest) error {
 // asked is a pod that extenders are asked about, and what has come of it: resp, err or broken.
 type asked struct {
 	*term
-	req      *binderv1.AskRequest // of that pod alone
-	turn     *askTurn
-	readings *readings
-	at       int // the index of the pod in the request
+	req  *binderv1.AskRequest // of that pod alone
+	turn *askTurn
 
 	in      extender.Interest
 	pod     cluster.Pod // as it was when it was first looked at
@@ -335,7 +328,7 @@ func (a *asked) run(ctx context.Context) {
 		a.err = errNoTurn
 		return
 	}
-	// 2. What is it? Until that is known, the first keeps nobody from their turn.
+	// 2. What is it? Until that is known, it keeps nobody from their turn.
 	if a.extenders.needsPod(a.in) && !a.readPod(ctx) {
 		return
 	}
@@ -343,7 +336,6 @@ func (a *asked) run(ctx context.Context) {
 		a.err = a.ends(ctx, err)
 		return
 	}
-	a.readings.begin(a.at, a.turn)
 	defer func() {
 		if a.judges != nil {
 			a.judges.Done()
@@ -380,19 +372,19 @@ func (a *asked) run(ctx context.Context) {
 	a.result(binderv1.Outcome_RESULT_RETRY, conflictExhausted)
 }
 
-// readPod reads the pod, as it is sent. False: that is the result.
+// readPod finds out what the pod is, as it is sent. Extenders are sent it as new as there is, plugins as Berth has it: as kube-scheduler's. False: that is the result.
 func (a *asked) readPod(ctx context.Context) bool {
-	var object *corev1.Pod
-	var err error
-	if a.turn.in == 0 {
-		object, err = a.object(ctx, a.pod.Namespace, a.pod.Name)
-	} else {
-		read := false
-		if object, err, read = a.readings.take(a); !read {
-			a.err = errNoTurn
-			return false
+	if a.extenders.extendersOf(a.in) == 0 {
+		if last := a.extenders.objects.LastPod(a.pod.Namespace, a.pod.Name); last != nil && string(last.UID) == a.pod.UID {
+			a.sent = last
+			return true
 		}
 	}
+	if a.turn.in != 0 { // others would wait for the API server
+		a.err = errNoTurn
+		return false
+	}
+	object, err := a.object(ctx, a.pod.Namespace, a.pod.Name)
 	switch {
 	case err != nil:
 		a.log.Warn("pod not read that extenders are to be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)

@@ -1,13 +1,16 @@
 package binder
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-scheduler/berth/internal/coord"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
@@ -403,4 +406,60 @@ func TestAQuestionTakesNoMoreRoomThanThereIs(t *testing.T) {
 		t.Errorf("with room for all: %v", got)
 	}
 	b.awaitNothingUnbound()
+}
+
+// toldOf are objects that tell of some pods alone, and count how often others are read.
+type toldOf struct {
+	objects
+	told  func(name string) bool
+	reads atomic.Int32
+}
+
+func (o *toldOf) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	o.reads.Add(1)
+	return o.objects.Pod(ctx, namespace, name)
+}
+
+func (o *toldOf) LastPod(namespace, name string) *corev1.Pod {
+	if !o.told(name) {
+		return nil
+	}
+	return o.objects.LastPod(namespace, name)
+}
+
+// Plugin services are sent pods as these were told. One that was not told yet, or is another one by then, is read, and has nobody wait in its turn for that.
+func TestPluginServicesAreSentPodsAsTheyWereTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		told  func(name string) bool
+		want  int // pods of the question that are placed
+		reads int32
+	}{
+		"all are told":     {func(string) bool { return true }, 4, 0},
+		"the first is not": {func(name string) bool { return name != "p0" }, 4, 1},
+		"the third is not": {func(name string) bool { return name != "p2" }, 2, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src, c := newFakeSource(), newChoosy(t, plugin.Dependencies{Pod: true})
+			o := &toldOf{objects: objects{src}, told: tt.told}
+			src.setNode(node("a", 4000))
+			uids := []string{"p0", "p1", "p2", "p3"}
+			for _, uid := range uids {
+				src.setPod(forChoosy(pod(uid, 10)))
+			}
+			b := start(t, startEtcd(t), src, func(cfg *Config) { cfg.Objects = o }, withChoosy(t, c, func(s *pluginhost.Service) { s.Objects = true }))
+			b.active()
+			if got, want := b.askAll(b.questions(uids...)), slices.Repeat([]string{"assumed on a"}, tt.want); !slices.Equal(got, want) {
+				t.Errorf("%v, want %v", got, want)
+			}
+			if n := o.reads.Load(); n != tt.reads {
+				t.Errorf("%d pods are read, want %d", n, tt.reads)
+			}
+			b.awaitNothingUnbound()
+			for _, uid := range uids[tt.want:] {
+				if got := b.ask(b.question(1, uid)); got != "assumed on a" {
+					t.Errorf("%s: %s", uid, got)
+				}
+			}
+		})
+	}
 }

@@ -42,7 +42,6 @@ type extenders struct {
 	// mostUnknown is of how many nodes it may be unknown what plugin services say of them, while pods are placed on others: then these are asked about, together.
 	mostUnknown int
 	askFor      time.Duration // for how long an Ask begins with further pods
-	readFor     time.Duration // how long one of these waits in its turn until it is read
 
 	places extender.Interest // the extenders that have a say in where a pod goes
 	binds  extender.Interest // those that bind
@@ -77,7 +76,7 @@ func newExtenders(set *extender.Set, services *pluginhost.Host, objects Objects)
 		set = new(extender.Set)
 	}
 	return &extenders{
-		set: set, services: services, objects: objects, mostUnknown: 1000, askFor: askFor, readFor: readFor, places: set.Can(extender.Filter) | set.Can(extender.Prioritize), binds: set.Can(extender.Bind), preempts: set.Can(extender.Preempt),
+		set: set, services: services, objects: objects, mostUnknown: 1000, askFor: askFor, places: set.Can(extender.Filter) | set.Can(extender.Prioritize), binds: set.Can(extender.Bind), preempts: set.Can(extender.Preempt),
 		since: make(map[int]time.Time), full: make(map[string]keptNode), names: make(map[string]*extender.Node),
 	}
 }

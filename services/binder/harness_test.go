@@ -146,7 +146,6 @@ func start(t testing.TB, endpoints []string, src *fakeSource, change ...func(*Co
 		t.Fatal(err)
 	}
 	if s.extenders != nil {
-		s.extenders.readFor = patience
 		s.extenders.askFor = patience // how fast this machine is has no say in how many pods an Ask is about
 	}
 	ctx, cancel := context.WithCancel(context.Background())

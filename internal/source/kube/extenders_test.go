@@ -52,7 +52,7 @@ func TestNodesAreKeptInFullIfTheyAreWanted(t *testing.T) {
 // What extenders are sent of victims is what the watch has seen last, without managedFields, if it is to be kept; of pods that Berth is told nothing of, nothing is.
 func TestPodsAreKeptInFullIfTheyAreWanted(t *testing.T) {
 	for _, keep := range []bool{false, true} {
-		m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, keep), func() {})
+		m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, func(*v1.Pod) bool { return keep }), func() {})
 		s := &Source{mirrors: map[string]*mirror{podsResource: m}}
 		add := func(version, scheduler, node string, phase v1.PodPhase) *v1.Pod {
 			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p", UID: "u", ResourceVersion: version, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
@@ -78,6 +78,18 @@ func TestPodsAreKeptInFullIfTheyAreWanted(t *testing.T) {
 			t.Errorf("%v: %v is there though it is gone", err, s.LastPod("x", "p"))
 		}
 	}
+	// Those that wait alone, for example.
+	m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, func(p *v1.Pod) bool { return p.Spec.NodeName == "" }), func() {})
+	s := &Source{mirrors: map[string]*mirror{podsResource: m}}
+	for version, node := range []string{"", "n"} {
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p", UID: "u", ResourceVersion: strconv.Itoa(version + 1)}, Spec: v1.PodSpec{SchedulerName: "berth", NodeName: node}}
+		if err := m.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.LastPod("x", "p"); (got != nil) != (node == "") {
+			t.Errorf("on node %q, kept is %v", node, got)
+		}
+	}
 	if got := new(Source).LastPod("x", "p"); got != nil {
 		t.Errorf("before the first watch there is %v", got)
 	}
@@ -91,7 +103,7 @@ func TestPodsWithoutANodeAreToldWithTheExtendersThatTheyInterest(t *testing.T) {
 				t.Errorf("asked about %v", p)
 			}
 			return 5
-		}, false)
+		}, nil)
 		m := newMirror(&teller{left: 1, sink: func(e source.Event) { told = append(told, e) }}, kind, func() {})
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p", UID: "u", ResourceVersion: "1"}}
 		p.Spec.SchedulerName, p.Spec.NodeName, p.Spec.Containers = "berth", name, []v1.Container{{Name: "c"}}

@@ -113,15 +113,15 @@ func namespaceKind() kind {
 }
 
 // podKind tells pods on a node, and those that wait for one of the schedulers. Of others only the identity is kept, for
-// the day they are on a node. Interest, if it is not nil, returns the extenders that a pod interests. Keep says to keep those in full that are told.
-func podKind(schedulers map[string]bool, interest func(*v1.Pod) uint64, keep bool) kind {
+// the day they are on a node. Interest, if it is not nil, returns the extenders that a pod interests. Keep says which of those that are told are kept in full; nil: none.
+func podKind(schedulers map[string]bool, interest func(*v1.Pod) uint64, keep func(*v1.Pod) bool) kind {
 	return kind{
 		reduce: reducing(func(o *v1.Pod, r *record) {
 			r.scheduler = o.Spec.SchedulerName
 			if source.Terminal(o) || o.Spec.NodeName == "" && !schedulers[o.Spec.SchedulerName] {
 				return
 			}
-			if keep {
+			if keep != nil && keep(o) {
 				o.ManagedFields = nil
 				r.pod = o
 			}

@@ -41,10 +41,11 @@ type Config struct {
 	RequestTimeout time.Duration
 	// Instance is who reports events, reportingInstance; "" means the host's name.
 	Instance string
-	// Interest returns the extenders that a pod without a node interests, for source.Pod.Extenders; nil: there are none. KeepNodes says to keep nodes in full,
-	// for Node, and KeepPods pods, for LastPod.
-	Interest            func(*v1.Pod) uint64
-	KeepNodes, KeepPods bool
+	// Interest returns the extenders that a pod without a node interests, for source.Pod.Extenders; nil: there are none.
+	Interest func(*v1.Pod) uint64
+	// KeepNodes says to keep nodes in full, for Node, and KeepPods which pods, for LastPod; nil: none.
+	KeepNodes bool
+	KeepPods  func(*v1.Pod) bool
 	// TouchedNodes says to tell of nodes of which something has changed that only extenders read: source.Event.Touched.
 	TouchedNodes bool
 	Log          *slog.Logger          // nil means no log

@@ -23,7 +23,7 @@ import (
 )
 
 func TestAMirrorKnowsOfAStatusWhatWasWrittenLast(t *testing.T) {
-	m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"": true}, nil, false), func() {})
+	m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"": true}, nil, nil), func() {})
 	name := types.NamespacedName{Name: "p"}
 	tell := func(version, nominated string) *podStatus {
 		t.Helper()
@@ -83,7 +83,7 @@ func TestAMirrorIsReplacedWhileStatusIsWritten(t *testing.T) {
 		case source.PodGone:
 			delete(told, e.Pod.UID)
 		}
-	}}, podKind(map[string]bool{"": true}, nil, false), func() {})
+	}}, podKind(map[string]bool{"": true}, nil, nil), func() {})
 	list := func(from, end int) (objs []any) {
 		for i := from; i < end; i++ {
 			name := fmt.Sprintf("p%d", i)
