@@ -229,6 +229,7 @@ type askTurn struct {
 	began     time.Time         // or when the request did
 	leave     func()
 	scratch   *scratch
+	sufficed  int // of how many nodes enough were left for the last pod; 0: nobody knows
 }
 
 func newAskTurn(e *extenders) *askTurn {

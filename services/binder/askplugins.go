@@ -152,11 +152,10 @@ func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[s
 			}
 		}
 	}
-	left = slices.DeleteFunc(nodes, a.refuses) // nobody looks at those that are
-	if s.first > 0 && len(left) >= a.most {
-		left = left[:a.most]
-		a.extenders.passed(left[a.most-1])
+	if s.first > 0 {
+		nodes = a.enoughOf(nodes)
 	}
+	left = slices.DeleteFunc(nodes, a.refuses) // nobody looks at those that are
 	if s.known != nil {
 		left = append(left, *s.known)
 	}
@@ -186,6 +185,23 @@ func (a *asked) exchange(ctx context.Context, s sight) (nodes []seenNode, err er
 		a.judges.CollectMore(a.indexesOf(more))
 		nodes = s.nodes[:len(nodes)+len(more)]
 	}
+}
+
+// enoughOf returns so many of some nodes that were asked about in turn, from the first on, that enough of them are left, or all. Whose turn it is next is behind them.
+func (a *asked) enoughOf(nodes []seenNode) []seenNode {
+	left := 0
+	for k, n := range nodes {
+		if a.refuses(n) {
+			continue
+		}
+		if left++; left == a.most {
+			a.turn.sufficed = k + 1
+			a.extenders.passed(n)
+			return nodes[:k+1]
+		}
+	}
+	a.turn.sufficed = len(nodes)
+	return nodes
 }
 
 // refuses reports whether plugin services refuse a node that they were asked about.
