@@ -91,8 +91,8 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 		return nil, nil, fmt.Errorf("--%s: %q: want a quantity such as 2Gi, and at least 1Mi", memoryFlag, f.memory)
 	}
 	for part := range strings.SplitSeq(f.modules, ",") {
-		_, level, _ := strings.Cut(part, "=")
-		if _, err := strconv.ParseUint(level, 10, 16); err != nil && part != "" {
+		pattern, level, _ := strings.Cut(part, "=")
+		if _, err := strconv.ParseUint(level, 10, 16); (err != nil || pattern == "") && part != "" {
 			return nil, nil, fmt.Errorf("--%s: %q: want PATTERN=N,… with whole numbers from 0 on", modulesFlag, f.modules)
 		}
 	}

@@ -163,7 +163,7 @@ func (u *use) names() []string {
 }
 
 // judges reports whether it is asked which nodes, and has a session for that.
-func (u *use) judges() bool { return len(u.filters)+len(u.scores) > 0 || u.follows }
+func (u *use) judges() bool { return len(u.filters)+len(u.scores)+len(u.own) > 0 || u.follows }
 
 // New returns a host that has called nobody yet.
 func New(cfg Config) (*Host, error) {

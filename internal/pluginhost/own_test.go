@@ -261,3 +261,38 @@ func TestAServiceOfAProfileIsUsedByNoOtherOne(t *testing.T) {
 		t.Errorf("profiles ask %b, %b and %b, want a, b and nobody", first, second, third)
 	}
 }
+
+// A service whose plugins only score, and normalise that themselves, is asked about nodes, so that something holds of these.
+func TestWhatAServiceOnlyScoresHolds(t *testing.T) {
+	s := &scripted{plugins: describedRanks(), answer: func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
+		out := ranks(r)
+		for i, q := range r.GetQuestions() {
+			if len(q.GetFilters()) == 0 && len(q.GetScores()) == 0 {
+				out.Answers[i] = &pluginv1.Answer{}
+			}
+		}
+		return out, nil
+	}}
+	p := profile("default-scheduler", "ranks")
+	p.Filters = slices.DeleteFunc(p.Filters, func(name string) bool { return name == "ranks" })
+	h := newHost(t, []cluster.Profile{p}, serviceOf("s", s.serve(t), "ranks"))
+	defer h.End(0)
+	st, subjects := world(t, 3)
+	k, err := judge(t, h, st, subjects[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.CollectScores(st, subjects[0], []cluster.NodeIndex{0, 2})
+	if err := k.Exchange(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !k.Holds(st, 2) {
+		t.Error("what was said does not hold")
+	}
+	if err := st.Apply(cluster.NodeSet{Index: 2, Node: cluster.Node{Name: "n2", Allocatable: []cluster.Quantity{{Name: "cpu", Value: 2000}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if k.Holds(st, 2) {
+		t.Error("it holds though the node has changed")
+	}
+}

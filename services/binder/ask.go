@@ -239,6 +239,7 @@ func newAskTurn(e *extenders) *askTurn {
 func (t *askTurn) end() {
 	t.leave()
 	clear(t.scratch.seen[:cap(t.scratch.seen)]) // of names
+	clear(t.scratch.inTurn[:cap(t.scratch.inTurn)])
 	scratches.Put(t.scratch)
 }
 

@@ -33,6 +33,7 @@ type scratch struct {
 	totals  []engine.NodeTotal
 	unknown []engine.NodeTotal
 	seen    []seenNode
+	inTurn  []seenNode
 	indexes []cluster.NodeIndex
 	sums    []int64
 }
@@ -101,8 +102,9 @@ func (a *asked) see(st *cluster.State, s *sight, all []engine.NodeTotal) {
 		s.nodes, s.known = a.named(st, unknown), &seenNode{best.NodeTotal, st.Nodes.Spec[best.Node].Name}
 	}
 	first := s.nodes
-	if a.judges != nil && len(all) > a.most && a.judges.Anew() {
-		a.extenders.inTurn(s.nodes)
+	if len(all) > a.most && a.anew() {
+		a.scratch.inTurn = a.extenders.inTurn(s.nodes, a.scratch.inTurn[:0])
+		s.nodes = a.scratch.inTurn
 		s.first = min(max(a.most, a.turn.sufficed+a.turn.sufficed/8), len(s.nodes)) // pods that come one behind the other are often alike
 		first = s.nodes[:s.first]
 	}
@@ -132,7 +134,7 @@ func (a *asked) all(st *cluster.State, row *cluster.PodRow, but cluster.NodeInde
 	}
 	a.most = len(nodes)
 	if p := a.ledger.profile(row); p != nil {
-		a.most = enough(st.Nodes.Count(), p.PercentageOfNodesToScore, a.judges != nil && a.judges.Anew())
+		a.most = enough(st.Nodes.Count(), p.PercentageOfNodesToScore, a.anew())
 	}
 	if len(nodes) <= a.most || a.judges != nil { // as many as plugins leave
 		return nodes

@@ -47,6 +47,11 @@ func (a *asked) begin(ctx context.Context) bool {
 	return true
 }
 
+// anew reports whether plugin services alone say which nodes are left, and say it anew for each pod. Whoever asks extenders besides asks about all that may be left of a pod.
+func (a *asked) anew() bool {
+	return a.judges != nil && a.extenders.extendersOf(a.in) == 0 && a.judges.Anew()
+}
+
 // isJudged reports whether all plugin services have judged a node as it is. The caller holds the ledger's lock.
 func (a *asked) isJudged(st *cluster.State, i cluster.NodeIndex) bool {
 	if a.extenders.servicesOf(a.in) == 0 {
@@ -200,7 +205,7 @@ func (a *asked) enoughOf(nodes []seenNode) []seenNode {
 			return nodes[:k+1]
 		}
 	}
-	a.turn.sufficed = len(nodes)
+	a.turn.sufficed = 0
 	return nodes
 }
 

@@ -53,7 +53,7 @@ type extenders struct {
 	busy  extender.Interest         // those that are being asked
 	since map[int]time.Time         // of these, when the turn began
 	line  []*waiter                 // in the order in which they came
-	next  cluster.NodeIndex         // where the next sample of nodes begins
+	turns rotation                  // of nodes, where not all are asked about
 	from  int                       // with which 64 nodes the next search for victims begins
 	full  map[string]keptNode       // nodes as they were sent last in full, by name
 	names map[string]*extender.Node // nodes of which only the name is sent
@@ -277,36 +277,87 @@ func enough(nodes int, percentage int32, anew bool) int {
 	return max(leastAsked, int(int64(nodes)*int64(percentage)/100))
 }
 
-// sample returns so many of some nodes at most, in their order: each time the next ones by index, and round.
+// sample returns so many of some nodes at most, in their order: each time those whose turn is next.
 func (a *extenders) sample(nodes []seenNode, most int) []seenNode {
 	if len(nodes) <= most {
 		return nodes
 	}
-	inTurn := slices.Clone(nodes)
-	a.inTurn(inTurn)
 	kept := make(map[cluster.NodeIndex]bool, most)
-	for _, n := range inTurn[:most] {
+	inTurn := a.inTurn(nodes, nil)[:most]
+	for _, n := range inTurn {
 		kept[n.Node] = true
 	}
 	a.passed(inTurn[most-1])
 	return slices.DeleteFunc(nodes, func(n seenNode) bool { return !kept[n.Node] })
 }
 
-// inTurn sorts nodes by index, from the one on that comes next, and round.
-func (a *extenders) inTurn(nodes []seenNode) {
-	slices.SortFunc(nodes, func(a, b seenNode) int { return cmp.Compare(a.Node, b.Node) })
+// inTurn appends nodes to out in the order in which their turn comes.
+func (a *extenders) inTurn(nodes, out []seenNode) []seenNode {
 	a.mu.Lock()
-	next := a.next
-	a.mu.Unlock()
-	first, _ := slices.BinarySearchFunc(nodes, next, func(n seenNode, next cluster.NodeIndex) int { return cmp.Compare(n.Node, next) })
-	slices.Reverse(nodes[:first])
-	slices.Reverse(nodes[first:])
-	slices.Reverse(nodes)
+	defer a.mu.Unlock()
+	return a.turns.sort(nodes, out)
 }
 
 // passed says that the turn of a node is over: that of the one behind it comes next.
 func (a *extenders) passed(n seenNode) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.next = n.Node + 1
+	a.turns.next = a.turns.place[n.Node] + 1
+}
+
+// rotation is in which order nodes have their turn, and round: one in which those are far from each other that were listed one behind the other, or have something else to do with each other by their indexes.
+// So those that come one behind the other are of all zones, as they are in kube-scheduler, which takes a node of each zone in turn.
+type rotation struct {
+	order []cluster.NodeIndex // of all indexes that there may be
+	place []int               // of each of these in order
+	next  int                 // the place whose turn is next
+	at    []int               // room
+}
+
+// grow has the order be of so many nodes at least.
+func (r *rotation) grow(nodes int) {
+	if nodes <= len(r.order) {
+		return
+	}
+	var next cluster.NodeIndex
+	if len(r.order) > 0 {
+		next = r.order[r.next%len(r.order)]
+	}
+	n := nodes + nodes/4
+	r.order, r.place, r.at = make([]cluster.NodeIndex, n), make([]int, n), make([]int, n)
+	for i := range r.order {
+		r.order[i] = cluster.NodeIndex(i)
+	}
+	slices.SortFunc(r.order, func(a, b cluster.NodeIndex) int { return cmp.Compare(scattered(a), scattered(b)) })
+	for k, i := range r.order {
+		r.place[i] = k
+	}
+	r.next = r.place[next]
+}
+
+// sort appends nodes to out in their order, from the one on whose turn is next.
+func (r *rotation) sort(nodes, out []seenNode) []seenNode {
+	most := cluster.NodeIndex(0)
+	for _, n := range nodes {
+		most = max(most, n.Node)
+	}
+	r.grow(int(most) + 1)
+	clear(r.at)
+	for k, n := range nodes {
+		r.at[r.place[n.Node]] = k + 1
+	}
+	for k := range r.at {
+		if at := r.at[(r.next+k)%len(r.at)]; at > 0 {
+			out = append(out, nodes[at-1])
+		}
+	}
+	return out
+}
+
+// scattered returns a number by which indexes are scattered: the finalizer of SplitMix64 (Steele, Lea and Flood: Fast Splittable Pseudorandom Number Generators).
+func scattered(i cluster.NodeIndex) uint64 {
+	z := uint64(i) + 0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
 }

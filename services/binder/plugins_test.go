@@ -325,6 +325,43 @@ func TestPluginsAreAskedAboutAsManyNodesAsAreEnough(t *testing.T) {
 	}
 }
 
+// Nodes whose turn comes one behind the other are of all zones, however nodes were listed, and each has its turn.
+func TestNodesOfAllZonesHaveTheirTurn(t *testing.T) {
+	const nodes, most = 3000, 300
+	var all []seenNode
+	for i := range cluster.NodeIndex(nodes) {
+		all = append(all, seenNode{NodeTotal: engine.NodeTotal{Node: i}})
+	}
+	for name, zone := range map[string]func(i int) int{
+		"zone by zone": func(i int) int { return i / 1000 }, "in turn": func(i int) int { return i % 3 }, "in turns of eight": func(i int) int { return i % 8 },
+	} {
+		e := newExtenders(nil, nil, nil)
+		e.turns.sort(all[:100], nil) // there were fewer
+		had := make(map[cluster.NodeIndex]bool)
+		for n := range nodes / most {
+			zones := make(map[int]int)
+			inTurn := e.inTurn(all, nil)
+			if len(inTurn) != nodes {
+				t.Fatalf("%d nodes of %d", len(inTurn), nodes)
+			}
+			for _, n := range inTurn[:most] {
+				zones[zone(int(n.Node))]++
+				had[n.Node] = true
+			}
+			e.passed(inTurn[most-1])
+			fair := most / len(map[string][]int{"zone by zone": {0, 1, 2}, "in turn": {0, 1, 2}, "in turns of eight": make([]int, 8)}[name])
+			for z, has := range zones {
+				if has < fair/2 || has > 2*fair {
+					t.Errorf("%s, turn %d: %d of zone %d", name, n, has, z)
+				}
+			}
+		}
+		if len(had) != nodes {
+			t.Errorf("%s: %d nodes of %d have had their turn", name, len(had), nodes)
+		}
+	}
+}
+
 func TestSoManyNodesAreEnough(t *testing.T) {
 	for _, tt := range []struct {
 		nodes      int
