@@ -43,10 +43,11 @@ const (
 
 // hostFlags are those of the command that runs plugins.
 type hostFlags struct {
-	config, kubeconfig, profile, socket string
-	timeout                             time.Duration
-	memory                              int64
-	describe                            bool
+	config, kubeconfig, profile, socket, metrics string
+
+	timeout  time.Duration
+	memory   int64
+	describe bool
 }
 
 // hostCommand is the command by which Berth runs the plugins of a profile, in a process of its own.
@@ -78,15 +79,16 @@ func hostCommand(p *plugins) *cobra.Command {
 				time.Sleep(hungFor)
 				os.Exit(hungCode)
 			}()
-			if err := os.Remove(f.socket); err != nil && !errors.Is(err, os.ErrNotExist) { // that of a process before, which was killed
-				return err
-			}
-			l, err := net.Listen("unix", f.socket)
+			l, err := listen(f.socket)
 			if err != nil {
 				return err
 			}
-			if err := os.Chmod(f.socket, 0o600); err != nil {
-				return err
+			if f.metrics != "" {
+				end, err := serveMetrics(f.metrics)
+				if err != nil {
+					return err
+				}
+				defer end()
 			}
 			return p.serve(ctx, cfg, f.profile, f.timeout, l)
 		},
@@ -96,6 +98,7 @@ func hostCommand(p *plugins) *cobra.Command {
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "how to reach the API server")
 	fs.StringVar(&f.profile, "profile", "", "the scheduler name of the profile")
 	fs.StringVar(&f.socket, "socket", "", "where to serve")
+	fs.StringVar(&f.metrics, "metrics-socket", "", "where to serve what is measured")
 	fs.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long an answer may take")
 	fs.Int64Var(&f.memory, "memory", 0, "how many bytes of memory the process may have")
 	logs := flag.NewFlagSet("", flag.ContinueOnError)
@@ -105,6 +108,18 @@ func hostCommand(p *plugins) *cobra.Command {
 	}
 	fs.BoolVar(&f.describe, "describe", false, "make the plugins of all profiles, say what they are, and end")
 	return c
+}
+
+// listen listens on a socket for nobody but this user.
+func listen(socket string) (net.Listener, error) {
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) { // that of a process before, which was killed
+		return nil, err
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	return l, os.Chmod(socket, 0o600)
 }
 
 // describe makes the plugins of all profiles.

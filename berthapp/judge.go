@@ -221,13 +221,13 @@ func (w *world) filterEach(ctx context.Context, k *kind, pod *v1.Pod, plugins []
 }
 
 // filters returns the Filter plugins that have not skipped a pod, for which PreFilter has run.
-func (w *world) filters(k *kind) []fwk.FilterPlugin {
+func (w *world) filters(k *kind) []*filterPlugin {
 	skipped := k.state.GetSkipFilterPlugins()
-	return slices.DeleteFunc(slices.Clone(w.profile.filters), func(p fwk.FilterPlugin) bool { return skipped.Has(p.Name()) })
+	return slices.DeleteFunc(slices.Clone(w.profile.filters), func(p *filterPlugin) bool { return skipped.Has(p.Name()) })
 }
 
-// filterOne returns what plugins say of a node: kube-scheduler's RunFilterPlugins, but that nobody measures each call. No pod is nominated to it.
-func filterOne(ctx context.Context, filters []fwk.FilterPlugin, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+// filterOne returns what plugins say of a node: kube-scheduler's RunFilterPlugins, but that nobody measures how long all take. No pod is nominated to it.
+func filterOne(ctx context.Context, filters []*filterPlugin, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	for _, plugin := range filters {
 		status := plugin.Filter(ctx, state, pod, node)
 		if status.IsSuccess() {

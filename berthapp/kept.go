@@ -199,7 +199,7 @@ func (is *kept) sameList(w *world, nodes []*keptNode) bool {
 	return true
 }
 
-// scoreEach returns what Score plugins say of nodes, by their places in profile.scorers, normalised; nil of those that have skipped the pod. It is kube-scheduler's RunScorePlugins, but that nobody measures each call, and that scores are kept for
+// scoreEach returns what Score plugins say of nodes, by their places in profile.scorers, normalised; nil of those that have skipped the pod. It is kube-scheduler's RunScorePlugins, but that nobody measures how long all take, and that scores are kept for
 // a pod that is signed, of which is and of say what is kept. Took: some were.
 func (w *world) scoreEach(ctx context.Context, is *kept, k *kind, pod *v1.Pod, nodes []fwk.NodeInfo, of []*keptNode, same bool) (lists []fwk.NodeScoreList, took bool, err error) {
 	skipped := k.state.GetSkipScorePlugins()

@@ -165,9 +165,9 @@ type profile struct {
 	nameOf    map[string]string   // of those that call themselves otherwise than the configuration, what that calls them
 	points    map[string][]string // of each of names, in the words of a profile
 	framework framework.Framework
-	filters   []fwk.FilterPlugin // in the order in which the framework has them
-	scorers   []fwk.ScorePlugin  // likewise
-	signs     bool               // what plugins say of nodes may be kept, for pods that all of them sign
+	filters   []*filterPlugin // in the order in which the framework has them
+	scorers   []*scorePlugin  // likewise
+	signs     bool            // what plugins say of nodes may be kept, for pods that all of them sign
 	now       func() time.Time
 	shown     shown
 	pods      *podStore
@@ -320,7 +320,7 @@ func (p *plugins) newProfile(ctx context.Context, cfg *loaded, stripped *config.
 	return m.made, err
 }
 
-// measuresEvery is how often kube-scheduler's own metrics of plugins are counted together, which nobody reads: it is how long the end of that takes, too.
+// measuresEvery is how often what kube-scheduler measures of plugins is counted together: it is how long the end of that takes, too.
 const measuresEvery = 100 * time.Millisecond
 
 // maker makes the plugins of a profile.
@@ -408,10 +408,10 @@ func (m *maker) make(stripped *config.KubeSchedulerProfile) (*profile, error) {
 		p.nameOf[plugin.Name()], p.points[name] = name, pointsOf(plugin)
 	}
 	for _, is := range p.framework.ListPlugins().Filter.Enabled {
-		p.filters = append(p.filters, m.made[p.nameOf[is.Name]].(fwk.FilterPlugin))
+		p.filters = append(p.filters, m.filterPlugin(m.made[p.nameOf[is.Name]].(fwk.FilterPlugin), stripped.SchedulerName))
 	}
 	for _, is := range p.framework.ListPlugins().Score.Enabled {
-		p.scorers = append(p.scorers, m.made[p.nameOf[is.Name]].(fwk.ScorePlugin))
+		p.scorers = append(p.scorers, m.scorePlugin(m.made[p.nameOf[is.Name]].(fwk.ScorePlugin), stripped.SchedulerName))
 	}
 	register := sets.New[string]()
 	for _, plugin := range m.made {

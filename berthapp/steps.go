@@ -30,6 +30,7 @@ type judged struct {
 // newState returns the state of an attempt that begins, as kube-scheduler's has it.
 func newState() fwk.CycleState {
 	state := framework.NewCycleState()
+	measures(state)
 	state.Write(framework.PodsToActivateKey, framework.NewPodsToActivate())
 	return state
 }

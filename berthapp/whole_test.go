@@ -3,6 +3,9 @@ package berthapp
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -457,10 +460,27 @@ func TestPodsGoWhereACompiledInPluginHasThem(t *testing.T) {
 
 // A gang's pods wait for each other in the plugin's process, and hold up nobody. If that ends, those that wait are given back, and wait again.
 func TestACompiledInPluginTakesAllSteps(t *testing.T) {
-	w := startWholeOf(t, wholeConfig, "--plugin-vmodule", "judge=10")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w := startWholeOf(t, wholeConfig, "--plugin-vmodule", "judge=10", "--metrics-listen", metrics)
 	w.create("scored", "cheap", nil)
 	w.awaitOn("scored", "costs-10")
 	w.awaitLog(`\"Plugin scored node for pod\" pod=\"default/scored\" plugin=\"Cheapest\" node=\"costs-10\" score=100`, 0)
+	w.eventually("what its process measures is served", func() (bool, string) {
+		response, err := http.Get("http://" + metrics + "/metrics")
+		if err != nil {
+			return false, err.Error()
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return strings.Contains(string(text), `scheduler_plugin_evaluation_total{extension_point="Score",plugin="Cheapest",profile="cheap"} 3`), fmt.Sprint(err, string(text))
+	})
 	w.create("alone", "gang", nil)
 	w.awaitTold("alone", "it says of no gang how many it has")
 	w.remove("alone")

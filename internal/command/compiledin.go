@@ -28,8 +28,8 @@ import (
 type CompiledIn struct {
 	// Names are their names.
 	Names []string
-	// Host is the command that runs the plugins of a profile, until its standard input ends. It has the flags --config and --kubeconfig; --profile, --socket, --timeout and --memory,
-	// with which it serves berth.plugin.v1; and --describe, with which it writes [Described] to the file [DescribedFile] instead, and ends.
+	// Host is the command that runs the plugins of a profile, until its standard input ends. It has the flags --config and --kubeconfig; --profile, --socket, --metrics-socket, --timeout and --memory,
+	// with which it serves berth.plugin.v1, and what it measures as kube-scheduler does; and --describe, with which it writes [Described] to the file [DescribedFile] instead, and ends.
 	Host *cobra.Command
 }
 

@@ -94,8 +94,8 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 		if !in.uses(p, cl.PluginSteps[p.SchedulerName]) {
 			continue
 		}
-		socket := filepath.Join(dir, fmt.Sprintf("%d.sock", i))
-		if len(socket) > longestSocket {
+		socket, metrics := filepath.Join(dir, fmt.Sprintf("%d.sock", i)), filepath.Join(dir, fmt.Sprintf("%d.metrics", i))
+		if len(metrics) > longestSocket {
 			return nil, nil, fmt.Errorf("the directory of temporary files, %s, has too long a path for a socket", os.TempDir())
 		}
 		conn, err := clients.Conn("unix://" + socket)
@@ -108,8 +108,9 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 			service.Plugins = append(service.Plugins, pluginhost.Plugin{Name: plugin, Filters: true, Scores: true})
 		}
 		services = append(services, service)
+		e.measured.host(newHosted(p.SchedulerName, metrics))
 		processes = append(processes, child.Config{
-			Path: in.Program, Args: append(slices.Clone(in.Args), "--config", file, "--profile", p.SchedulerName, "--socket", socket, "--timeout", in.Timeout.String(), "--memory", fmt.Sprint(in.Memory)),
+			Path: in.Program, Args: append(slices.Clone(in.Args), "--config", file, "--profile", p.SchedulerName, "--socket", socket, "--metrics-socket", metrics, "--timeout", in.Timeout.String(), "--memory", fmt.Sprint(in.Memory)),
 			Prepare: prepare, Env: in.Env, Memory: in.Memory, Log: e.Log.With("service", name),
 			Alive: func(ctx context.Context) error {
 				_, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}) // whatever it says
