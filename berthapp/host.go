@@ -89,6 +89,7 @@ func hostCommand(p *plugins) *cobra.Command {
 					return err
 				}
 				defer end()
+				defer context.AfterFunc(ctx, end)()
 			}
 			return p.serve(ctx, cfg, f.profile, f.timeout, l)
 		},
@@ -119,7 +120,10 @@ func listen(socket string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l, os.Chmod(socket, 0o600)
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
 }
 
 // describe makes the plugins of all profiles.

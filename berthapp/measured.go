@@ -82,7 +82,16 @@ func serveMetrics(socket string) (end func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	server, served := &http.Server{Handler: legacyregistry.Handler(), ReadTimeout: metricsTimeout}, make(chan struct{})
+	handler, one := legacyregistry.Handler(), make(chan struct{}, 1)
+	server, served := &http.Server{ReadTimeout: metricsTimeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case one <- struct{}{}: // what plugins measure may hang
+			defer func() { <-one }()
+			handler.ServeHTTP(w, r)
+		default:
+			http.Error(w, "another one asks", http.StatusServiceUnavailable)
+		}
+	})}, make(chan struct{})
 	go func() {
 		defer close(served)
 		_ = server.Serve(l) // until it is closed

@@ -473,7 +473,7 @@ func TestACompiledInPluginTakesAllSteps(t *testing.T) {
 	w.awaitOn("scored", "costs-10")
 	w.awaitLog(`\"Plugin scored node for pod\" pod=\"default/scored\" plugin=\"Cheapest\" node=\"costs-10\" score=100`, 0)
 	w.eventually("what its process measures is served", func() (bool, string) {
-		response, err := http.Get("http://" + metrics + "/metrics")
+		response, err := http.Get("http://" + metrics + "/metrics/plugins/cheap")
 		if err != nil {
 			return false, err.Error()
 		}

@@ -12,7 +12,7 @@ import (
 
 // What certificates of Berth's authorities may name besides roles: those who read what processes say of themselves over HTTP.
 const (
-	IdentityMetrics  = "metrics"  // may get /metrics
+	IdentityMetrics  = "metrics"  // may get /metrics, and what is below it
 	IdentityOperator = "operator" // may get every path
 )
 
@@ -28,7 +28,7 @@ func (p Paths) Admit(r *http.Request) error {
 	if r.TLS != nil {
 		identity = certs.PeerRole(*r.TLS)
 	}
-	if identity == IdentityOperator || identity == IdentityMetrics && r.URL.Path == "/metrics" {
+	if identity == IdentityOperator || identity == IdentityMetrics && (r.URL.Path == "/metrics" || strings.HasPrefix(r.URL.Path, "/metrics/plugins/")) {
 		return nil
 	}
 	token := bearer(r.Header.Values("Authorization"))

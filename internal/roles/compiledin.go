@@ -94,7 +94,7 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 		if !in.uses(p, cl.PluginSteps[p.SchedulerName]) {
 			continue
 		}
-		socket, metrics := filepath.Join(dir, fmt.Sprintf("%d.sock", i)), filepath.Join(dir, fmt.Sprintf("%d.metrics", i))
+		socket, metrics := filepath.Join(dir, fmt.Sprintf("%d.sock", i)), filepath.Join(dir, fmt.Sprintf("%d.m", i))
 		if len(metrics) > longestSocket {
 			return nil, nil, fmt.Errorf("the directory of temporary files, %s, has too long a path for a socket", os.TempDir())
 		}
@@ -108,7 +108,7 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 			service.Plugins = append(service.Plugins, pluginhost.Plugin{Name: plugin, Filters: true, Scores: true})
 		}
 		services = append(services, service)
-		e.measured.host(newHosted(p.SchedulerName, metrics))
+		e.hosted.Store(p.SchedulerName, newHosted(metrics))
 		processes = append(processes, child.Config{
 			Path: in.Program, Args: append(slices.Clone(in.Args), "--config", file, "--profile", p.SchedulerName, "--socket", socket, "--metrics-socket", metrics, "--timeout", in.Timeout.String(), "--memory", fmt.Sprint(in.Memory)),
 			Prepare: prepare, Env: in.Env, Memory: in.Memory, Log: e.Log.With("service", name),

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	goruntime "runtime"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,6 +62,7 @@ type env struct {
 	clients  *rpc.Clients
 	coord    *coord.Client
 	measured *memberMetrics
+	hosted   sync.Map      // *hosted, by the scheduler name of the profile
 	etcd     *certs.Source // nil: plaintext, or the system's authorities
 	ops      operations    // complete before serving begins
 	filling  *etcdWatch    // of processes with binders or gateways, otherwise nil

@@ -2,11 +2,9 @@ package roles
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -21,9 +19,6 @@ const kubePrefix = "scheduler_"
 type memberMetrics struct {
 	common  *prometheus.Registry            // what is the process's and no member's
 	members map[string]*prometheus.Registry // by member; complete before anybody gathers
-
-	mu     sync.Mutex
-	hosted []*hosted
 }
 
 func newMemberMetrics() *memberMetrics {
@@ -36,13 +31,6 @@ func (m *memberMetrics) of(member string) *prometheus.Registry {
 		m.members[member] = prometheus.NewRegistry()
 	}
 	return m.members[member]
-}
-
-// host adds what a process with compiled-in plugins measures.
-func (m *memberMetrics) host(h *hosted) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.hosted = append(m.hosted, h)
 }
 
 // Gather implements prometheus.Gatherer.
@@ -61,10 +49,6 @@ func (m *memberMetrics) Gather() ([]*dto.MetricFamily, error) {
 			errs.Append(merge(families, member, f))
 		}
 	}
-	m.mu.Lock()
-	hosted := slices.Clone(m.hosted)
-	m.mu.Unlock()
-	gatherHosted(context.Background(), hosted, families)
 	out := make([]*dto.MetricFamily, 0, len(families))
 	for _, f := range families {
 		slices.SortFunc(f.Metric, func(a, b *dto.Metric) int { return cmp.Compare(labelsKey(a), labelsKey(b)) })

@@ -136,7 +136,7 @@ func (e *env) serveOps(ctx context.Context) error {
 	e.Log.Info("serving metrics and readiness", "address", l.Addr().String(), "tls", e.certs != nil, "guarded", admit != nil)
 	return rpc.ServeOps(ctx, l, rpc.OpsConfig{
 		Log: e.Log, Metrics: e.measured, Checks: e.ops.checks, Admit: admit, AllowedHost: e.opsHost, Config: e.ops.config, Flags: e.Flags,
-		Status: func() [][2]string { return e.ops.status(time.Now()) }, Profiling: e.Profiling, SetVerbosity: e.SetVerbosity,
+		Status: func() [][2]string { return e.ops.status(time.Now()) }, Profiling: e.Profiling, SetVerbosity: e.SetVerbosity, PluginMetrics: e.pluginMetrics,
 	})
 }
 

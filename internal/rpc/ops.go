@@ -12,6 +12,7 @@ import (
 	"net/http/pprof"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,6 +56,8 @@ type OpsConfig struct {
 	Profiling   bool               // serve /debug/pprof/ and, if there is a SetVerbosity, /debug/flags/v
 	// SetVerbosity sets how much is logged, as klog's -v does, and returns what to answer. An error says what is wrong with the value.
 	SetVerbosity func(value string) (string, error)
+	// PluginMetrics returns what the compiled-in plugins of a profile measure; known is false if there are none here. Nil: there never are.
+	PluginMetrics func(ctx context.Context, profile string) (text []byte, known bool, err error)
 }
 
 // HTTP2 returns how servers of HTTP serve HTTP/2: with so many requests at once of a connection, of whose bodies together no more comes
@@ -75,6 +78,7 @@ func HTTP2(streams int, write time.Duration) *http.HTTP2Config {
 //	/readyz            200 "ok", or 500 and a line per check; ?verbose lists them in any case, ?exclude=NAME leaves one out
 //	/readyz/NAME       one check alone, with the reason; the same below /livez and /healthz
 //	/metrics           what is gathered
+//	/metrics/plugins/PROFILE   what compiled-in plugins of a profile measure, as their process says it, if there are some here
 //	/configz           the configuration in effect, as JSON
 //	/flagz, /statusz   for people
 //	/debug/pprof/      Go's profiles, if cfg says so
@@ -141,6 +145,9 @@ func opsHandler(cfg OpsConfig) http.Handler {
 		metrics = prometheus.NewRegistry()
 	}
 	handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: opsScrapes}))
+	if cfg.PluginMetrics != nil {
+		mux.HandleFunc("GET "+pluginMetricsPath+"{profile}", pluginMetrics(cfg.PluginMetrics))
+	}
 	handle("/configz", configz(cfg.Config))
 	handle("/flagz", flagz(cfg.Flags))
 	if cfg.Profiling {
@@ -157,6 +164,24 @@ func opsHandler(cfg OpsConfig) http.Handler {
 	slices.Sort(paths)
 	mux.Handle("GET /statusz", statusz(cfg.Status, paths))
 	return guardOps(cfg, mux)
+}
+
+// pluginMetricsPath is behind which the metrics of plugins are, by profile: foreign text, and so a scrape of its own, which can spoil no other.
+const pluginMetricsPath = "/metrics/plugins/"
+
+func pluginMetrics(of func(ctx context.Context, profile string) ([]byte, bool, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch text, known, err := of(r.Context(), r.PathValue("profile")); {
+		case !known:
+			answerText(w, http.StatusNotFound, "no compiled-in plugins of a profile of that name run here")
+		case err != nil:
+			answerText(w, http.StatusBadGateway, err.Error())
+		default:
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			_, _ = w.Write(text)
+		}
+	}
 }
 
 // verbosity answers as kube-scheduler does.
@@ -232,7 +257,7 @@ func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 			return
 		}
 		address := AddressOfRequest(r)
-		if r.URL.Path == "/metrics" {
+		if r.URL.Path == "/metrics" || strings.HasPrefix(r.URL.Path, pluginMetricsPath) {
 			if !scrapes.Take(address, 1) {
 				refuse(w, Exhausted(ReasonQueueFull, time.Second, "%d scrapes are answered at a time, and of one address as many as leave room for as many again", opsScrapes))
 				return
