@@ -224,7 +224,7 @@ func (cfg config) contendersFor(w workload) []contender {
 		switch c.name {
 		case berthBefore:
 			return cfg.before == ""
-		case berthService, berthExtender, kubeExtender, berthSigned, berthCompiledIn, berthSort, berthOneShard:
+		case berthService, berthExtender, kubeExtender, berthSigned, berthCompiledIn, kubeCompiledIn, berthSort, berthOneShard:
 			return true
 		case nullBinder:
 			return w.name != plain && !w.claims
