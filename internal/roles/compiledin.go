@@ -95,7 +95,7 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 			continue
 		}
 		socket, metrics := filepath.Join(dir, fmt.Sprintf("%d.sock", i)), filepath.Join(dir, fmt.Sprintf("%d.m", i))
-		if len(metrics) > longestSocket {
+		if max(len(socket), len(metrics)) > longestSocket {
 			return nil, nil, fmt.Errorf("the directory of temporary files, %s, has too long a path for a socket", os.TempDir())
 		}
 		conn, err := clients.Conn("unix://" + socket)

@@ -25,8 +25,9 @@ func newHosted(socket string) *hosted {
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, "unix", socket)
 			},
-			DisableKeepAlives:  true, // the process may be another one the next time
-			DisableCompression: true,
+			DisableKeepAlives:      true, // the process may be another one the next time
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: 16 << 10,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}

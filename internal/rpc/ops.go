@@ -175,7 +175,7 @@ func pluginMetrics(of func(ctx context.Context, profile string) ([]byte, bool, e
 		case !known:
 			answerText(w, http.StatusNotFound, "no compiled-in plugins of a profile of that name run here")
 		case err != nil:
-			answerText(w, http.StatusBadGateway, err.Error())
+			answerText(w, http.StatusBadGateway, "the plugins' process does not say what it measures, or says too much")
 		default:
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 			w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -232,7 +232,7 @@ func checkPage(r *http.Request, allowed func(host string) bool) error {
 // guardOps lets through health, and whom cfg lets in.
 func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 	under := make(chan struct{}, opsRequests)
-	reviews, scrapes := NewShare(opsReviews, 0), NewShare(opsScrapes, 0)
+	reviews, scrapes, ofPlugins := NewShare(opsReviews, 0), NewShare(opsScrapes, 0), NewShare(opsScrapes, 0)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if slices.Contains(openPaths, r.URL.Path) {
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(opsHealthTimeout)) // not all writers can
@@ -257,7 +257,11 @@ func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 			return
 		}
 		address := AddressOfRequest(r)
-		if r.URL.Path == "/metrics" || strings.HasPrefix(r.URL.Path, pluginMetricsPath) {
+		scrapes, are := scrapes, r.URL.Path == "/metrics"
+		if strings.HasPrefix(r.URL.Path, pluginMetricsPath) {
+			scrapes, are = ofPlugins, true
+		}
+		if are {
 			if !scrapes.Take(address, 1) {
 				refuse(w, Exhausted(ReasonQueueFull, time.Second, "%d scrapes are answered at a time, and of one address as many as leave room for as many again", opsScrapes))
 				return
