@@ -137,6 +137,7 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 	defer done()
 	turn := newAskTurn(t.extenders)
 	defer turn.end()
+	defer t.recorder.expect()()
 	busy := beyond(shares, wanted)
 	waiting := 0 // while extenders think, events and reports do not give way to these: they are no binds yet
 	for _, busy := range busy {
@@ -674,7 +675,7 @@ func (a *asked) place(n seenNode, since cluster.Version) {
 		}
 		result, node = binderv1.Outcome_RESULT_ASSUMED, n.Node
 		if placed.progress == nil || !placed.progress.reserves {
-			tx.tell(func() { a.recorder.add([]*placement{placed}) })
+			tx.tell(func() { a.recorder.addOne(placed) })
 		}
 		return nil
 	})

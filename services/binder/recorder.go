@@ -46,6 +46,9 @@ type recorder struct {
 
 	mu       sync.Mutex
 	waiting  []*placement // bounded by term.unbound
+	since    time.Time    // when the first of them came
+	urgent   bool         // some of them do not wait for more
+	expected int          // questions of which more comes, pod by pod
 	nextID   int64
 	open     map[int64]*openBatch // by id
 	finished []finishedBatch
@@ -109,11 +112,41 @@ func newRecorder(cfg recorderConfig) *recorder {
 }
 
 // add hands in placements, in order. It never blocks, and is called under the ledger's lock.
-func (r *recorder) add(placed []*placement) {
+func (r *recorder) add(placed []*placement) { r.wait(placed, true) }
+
+// addOne hands in a placement as add does. As long as more is expected, it may wait for that, to be recorded with it, for recordedTogether at most.
+func (r *recorder) addOne(p *placement) { r.wait([]*placement{p}, false) }
+
+func (r *recorder) wait(placed []*placement, urgent bool) {
 	r.mu.Lock()
-	r.waiting = append(r.waiting, placed...)
+	if len(r.waiting) == 0 {
+		r.since = time.Now()
+	}
+	r.waiting, r.urgent = append(r.waiting, placed...), r.urgent || urgent
 	r.mu.Unlock()
 	r.signal()
+}
+
+// expect says that placements come one by one, until end.
+func (r *recorder) expect() (end func()) {
+	count := func(n int) {
+		r.mu.Lock()
+		r.expected += n
+		r.mu.Unlock()
+	}
+	count(1)
+	return func() {
+		count(-1)
+		r.signal()
+	}
+}
+
+// recordedTogether is for how long placements that come one by one wait for more of them: a transaction costs as much for one as for many.
+const recordedTogether = 20 * time.Millisecond
+
+// gathers reports whether what waits is to wait for more. The caller holds the lock.
+func (r *recorder) gathers() bool {
+	return !r.fenced && r.expected > 0 && !r.urgent && len(r.waiting) > 0 && len(r.waiting) < askPods && time.Since(r.since) < recordedTogether
 }
 
 // adopt registers a batch that an earlier epoch recorded. Those of its intents that were not taken over are nil.
@@ -234,12 +267,14 @@ func (r *recorder) run(ctx context.Context) error {
 	}
 }
 
-// due returns a channel that tells when there is something to do of which nobody says so: what is taken back has been gathered, or a
+// due returns a channel that tells when there is something to do of which nobody says so: what waits, or is taken back, has been gathered, or a
 // batch may leave etcd with a later version.
 func (r *recorder) due() <-chan time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
+	case len(r.waiting) > 0: // and gathers
+		return time.After(time.Until(r.since.Add(recordedTogether)))
 	case len(r.back) > 0:
 		return time.After(time.Until(r.backAt.Add(r.gather)))
 	case len(r.finished) > 0:
@@ -254,10 +289,14 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	// 1. Take what waits. The version is asked for before the lock is taken, which the ledger takes under its own.
 	now := r.version().Seq
 	r.mu.Lock()
+	if r.gathers() { // and all else with it
+		r.mu.Unlock()
+		return false, nil
+	}
 	n := fitting(r.waiting)
 	placed := r.waiting[:n:n]
 	if r.waiting = r.waiting[n:]; len(r.waiting) == 0 {
-		r.waiting = nil // with what it holds on to
+		r.waiting, r.urgent = nil, false // with what it holds on to
 	}
 	var back []takenBack
 	if len(r.back) >= batchLimit || time.Since(r.backAt) >= r.gather {

@@ -332,7 +332,7 @@ func (t *term) permitted(p *placement) {
 	if !p.progress.preBinds {
 		t.uncountStep(p)
 	}
-	t.recorder.add([]*placement{p})
+	t.recorder.addOne(p)
 }
 
 // expectStep tells which node a pod is to go to of which it is not known at once what becomes: as [term.expect].
