@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 
@@ -46,8 +47,13 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 		if k == nil {
 			return nil, pluginproto.Invalid(fmt.Sprintf("there is no kind %d", q.GetKind()), "questions[%d].kind", i)
 		}
-		if len(q.GetFilters()) > 0 && len(q.GetScores()) > 0 {
-			return nil, pluginproto.Invalid("scores are asked for by a question of their own", "questions[%d].scores", i)
+		switch n := len(q.GetTotals()); {
+		case n == 0 && len(q.GetFilters()) > 0 && len(q.GetScores()) > 0:
+			return nil, pluginproto.Invalid("scores are asked for by a question of their own, or with totals", "questions[%d].scores", i)
+		case n > 0 && n != len(q.GetNodes()):
+			return nil, pluginproto.Invalid(fmt.Sprintf("%d, of %d nodes", n, len(q.GetNodes())), "questions[%d].totals", i)
+		case n > 0 && len(q.GetWeights()) != len(q.GetScores()):
+			return nil, pluginproto.Invalid(fmt.Sprintf("%d, of %d scores", len(q.GetWeights()), len(q.GetScores())), "questions[%d].weights", i)
 		}
 		nodes, err := w.asked(q.GetNodes(), i)
 		if err != nil {
@@ -58,6 +64,8 @@ func (w *world) answer(ctx context.Context, r *pluginv1.JudgeRequest) (*pluginv1
 		case err != nil:
 		case len(q.GetPostFilters()) > 0:
 			answer, err = w.postFilter(ctx, k, q, nodes)
+		case len(q.GetTotals()) > 0:
+			answer, err = w.choose(ctx, k, q, slices.Clone(nodes))
 		case len(q.GetScores()) > 0:
 			answer, err = w.score(ctx, k, q.GetScores(), nodes)
 		default:
@@ -133,7 +141,7 @@ func (w *world) filter(ctx context.Context, k *kind, plugins []string, nodes []n
 		return nil, err
 	}
 	out := w.refusals(verdicts, k.filtered.by())
-	out.Kept = took && w.profile.framework.HasFilterPlugins()
+	out.Kept, out.Keeps = took && w.profile.framework.HasFilterPlugins(), k.signature != ""
 	return out, nil
 }
 
@@ -320,6 +328,46 @@ func (w *world) score(ctx context.Context, k *kind, plugins []string, asked []no
 		}
 		out.Scores = append(out.Scores, &pluginv1.Scores{Scores: scores})
 	}
+	return out, nil
+}
+
+// choose answers which nodes can run a pod, and if that was said for an earlier one, which of them is best, judged for this one: all that is asked of a signed pod behind another one, in one question.
+func (w *world) choose(ctx context.Context, k *kind, q *pluginv1.Question, nodes []node) (*pluginv1.Answer, error) {
+	out, err := w.filter(ctx, k, q.GetFilters(), nodes)
+	if err != nil || !out.GetKept() {
+		return out, err
+	}
+	var left []node
+	var places []int
+	for i, n := range nodes {
+		if len(out.GetVerdicts()) == 0 || out.GetVerdicts()[i] == 0 {
+			left, places = append(left, n), append(places, i)
+		}
+	}
+	if len(left) > 1 { // one that is alone is not scored, as in kube-scheduler
+		scored, err := w.score(ctx, k, q.GetScores(), left)
+		if err != nil {
+			return nil, err
+		}
+		out.Scores = scored.GetScores()
+	}
+	best, most := 0, int64(math.MinInt64)
+	for i, place := range places {
+		total := q.GetTotals()[place]
+		for n, s := range out.GetScores() {
+			total += q.GetWeights()[n] * int64(s.GetScores()[i])
+		}
+		if total > most {
+			best, most = i, total
+		}
+	}
+	switch is, err := w.filter(ctx, k, q.GetFilters(), left[best:best+1]); {
+	case err != nil:
+		return nil, err
+	case len(is.GetVerdicts()) > 0: // and nothing is kept any more
+		return w.filter(ctx, k, q.GetFilters(), nodes)
+	}
+	out.Chosen = uint32(places[best] + 1)
 	return out, nil
 }
 

@@ -584,6 +584,79 @@ func TestThatTheChosenNodeIsRefusedEndsWhatIsKept(t *testing.T) {
 	r.expectCalls(c, "then", "n0 n1 n2", "n0 n2")
 }
 
+// chooses asks for all at once about nodes for a pod: what else there is scores each as totals say.
+func (r *row) chooses(pod *v1.Pod, ids []int32, totals ...int64) *pluginv1.Answer {
+	r.t.Helper()
+	r.begin(pod)
+	return r.asks(&pluginv1.Question{Filters: r.profile.names, Scores: []string{"Counter"}, Nodes: ids, Totals: totals, Weights: []int64{2}})
+}
+
+// Behind a pod alike, all that is asked of a pod is answered in one question: which node it goes to, judged for itself.
+func TestANodeIsChosenInOneQuestion(t *testing.T) {
+	taken := ""
+	c := &counter{
+		refuses: func(_ *v1.Pod, n fwk.NodeInfo) bool { return len(n.GetPods()) > 1 || n.Node().Name == taken },
+		scores: func(_ *v1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
+			return map[string]int64{"n0": 90, "n1": 50, "n2": 60, "n3": 50}[n.Node().Name], nil // which is taken from 100
+		},
+	}
+	r := newRow(t, 4, c)
+	ids := []int32{2, 3, 0, 1}
+	check := func(what string, a *pluginv1.Answer, kept bool, chosen uint32, scores []int32, filtered, scored string) {
+		t.Helper()
+		if a.GetError() != "" || a.GetKept() != kept || a.GetChosen() != chosen || !a.GetKeeps() {
+			t.Errorf("%s: %v; want it kept: %v, and %d chosen", what, a, kept, chosen)
+		}
+		var got []int32
+		if len(a.GetScores()) == 1 {
+			got = a.GetScores()[0].GetScores()
+		}
+		if !slices.Equal(got, scores) {
+			t.Errorf("%s: scores %v, want %v", what, a.GetScores(), scores)
+		}
+		r.expectCalls(c, what, filtered, scored)
+	}
+	// Nothing is kept yet: verdicts are all that is answered.
+	first := r.pod("x")
+	check("the first", r.chooses(first, ids, 0, 0, 0, 0), false, 0, nil, "n0 n1 n2 n3", "")
+	r.score(judgedPod{left: ids})
+	c.calls()
+	// n3 and n1 are equal: the first of them is chosen, and judged once more.
+	r.place(first, 0)
+	check("the second", r.chooses(r.pod("x"), ids, 0, 0, 0, 0), true, 2, []int32{40, 50, 10, 50}, "n0 n3", "n0")
+	// What else there is counts.
+	check("totals", r.chooses(r.pod("x"), ids, 21, 0, 0, 0), true, 1, []int32{40, 50, 10, 50}, "n2", "")
+	check("totals that are nearly as high", r.chooses(r.pod("x"), ids, 20, -1, 0, 0), true, 1, []int32{40, 50, 10, 50}, "n2", "")
+	// A refused node has no score.
+	second := r.pod("x")
+	r.place(second, 0)
+	check("one is refused", r.chooses(r.pod("x"), ids, 0, 0, 1000, 0), false, 0, nil, "n0 n1 n2 n3", "")                  // second is none of those that were asked about
+	check("and then", r.chooses(r.pod("x"), ids, 0, 0, 1000, 0), true, 2, []int32{40, 50, 50}, "n1 n2 n3 n3", "n1 n2 n3") // scores were of another list
+	// One that is left alone is not scored.
+	check("one is left", r.chooses(r.pod("x"), []int32{0, 1}, 0, 0), true, 2, nil, "n1", "")
+	// The chosen node does not take the pod itself: all are judged anew.
+	taken = "n3"
+	check("it is taken", r.chooses(r.pod("x"), ids, 0, 0, 0, 0), false, 0, nil, "n0 n1 n2 n3 n3", "")
+	// Of another signature.
+	taken = ""
+	check("another one", r.chooses(r.pod("y"), ids, 0, 0, 0, 0), false, 0, nil, "n0 n1 n2 n3", "")
+}
+
+func TestAQuestionForAllAtOnceThatMakesNoSenseIsRefused(t *testing.T) {
+	for want, q := range map[string]*pluginv1.Question{
+		"scores":  {Filters: []string{"Counter"}, Scores: []string{"Counter"}, Nodes: []int32{0, 1}},
+		"totals":  {Filters: []string{"Counter"}, Scores: []string{"Counter"}, Nodes: []int32{0, 1}, Totals: []int64{1}, Weights: []int64{1}},
+		"weights": {Filters: []string{"Counter"}, Scores: []string{"Counter"}, Nodes: []int32{0, 1}, Totals: []int64{1, 1}},
+	} {
+		r := newRow(t, 2, new(counter))
+		r.begin(r.pod("x"))
+		q.Kind, r.told.Id, r.told.Questions = r.kind, 1, []*pluginv1.Question{q}
+		if _, err := r.world.answer(t.Context(), &r.told); err == nil || !strings.Contains(err.Error(), "questions[0]."+want) {
+			t.Errorf("%s: error %v", want, err)
+		}
+	}
+}
+
 func TestScoresAreKeptOfTheSameListAlone(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -42,6 +42,7 @@ type part struct {
 type ownScores struct {
 	nodes  []cluster.NodeIndex
 	totals []int64
+	chosen cluster.NodeIndex // cluster.NoNode unless all was asked for at once, and one of nodes is said to be best, and can run the pod itself
 }
 
 // Services returns how many services are asked: those that have failed and are ignorable are not.
@@ -226,6 +227,33 @@ func (k *Asking) Collect(st *cluster.State, subject engine.Subject, nodes []clus
 	}
 }
 
+// CollectBest notes, as Collect does, that it is to be asked about some nodes, and for more in the same question: what scores those that are left, and whether the pod itself can run on the best of these, by what is scored and by totals, which is what all else
+// scores each of nodes; of several the first. [Asking.Keeps] was so of the last pod, about the same nodes: without what was kept of these, nothing is answered but verdicts. False: that cannot be asked. Behind Exchange, Chosen says what has come of it.
+func (k *Asking) CollectBest(st *cluster.State, subject engine.Subject, nodes []cluster.NodeIndex, totals []int64) bool {
+	if len(k.parts) != 1 {
+		return false
+	}
+	p := k.parts[0]
+	is := p.service.session
+	if len(p.use.filters) == 0 || len(p.use.own) == 0 || len(p.use.scores) > 0 || !is.dependsOn(&p.use).cluster || len(nodes) > is.limits.asked {
+		return false
+	}
+	k.Collect(st, subject, nil) // all nodes are told
+	p.own = &ownScores{nodes: slices.Clone(nodes), chosen: cluster.NoNode}
+	is.askBest(p.kind, &p.use, p.seq, p.own, totals)
+	return true
+}
+
+// Chosen returns the node that the pod itself can run on, if [Asking.CollectBest] has had that answered; then [Asking.Score] adds what was asked for, to those of the nodes that are not refused, in order. Else cluster.NoNode.
+func (k *Asking) Chosen() cluster.NodeIndex {
+	for _, p := range k.parts {
+		if p.own != nil {
+			return p.own.chosen
+		}
+	}
+	return cluster.NoNode
+}
+
 // Anew reports whether services are asked anew for each pod which nodes can run it, or what these score, and nothing that they say is kept: then they may be asked about some nodes first, and about
 // others only if they leave too few of these.
 func (k *Asking) Anew() bool {
@@ -239,6 +267,16 @@ func (k *Asking) Anew() bool {
 		}
 	}
 	return anew
+}
+
+// Keeps reports of what has been answered about nodes whether some service may take it for the next pod, and whether some has taken what it had said for an earlier one. The first is so whenever the second is.
+func (k *Asking) Keeps() (keeps, kept bool) {
+	for _, p := range k.parts {
+		if c := p.kind.column; c != nil {
+			keeps, kept = keeps || c.keeps || c.alike, kept || c.alike
+		}
+	}
+	return keeps, kept
 }
 
 // CollectMore notes that further nodes are to be asked about, as they were when others were collected: they were in the state then, whatever has become of them. [Asking.Anew] holds.
@@ -275,7 +313,7 @@ func (k *Asking) CollectScores(st *cluster.State, subject engine.Subject, nodes 
 		for _, i := range nodes {
 			is.tell(st, i)
 		}
-		p.own = &ownScores{nodes: slices.Clone(nodes)}
+		p.own = &ownScores{nodes: slices.Clone(nodes), chosen: cluster.NoNode}
 		is.askOwn(p.kind, &p.use, st.Version().Seq, p.own)
 	}
 }
@@ -341,7 +379,7 @@ func (k *Asking) Known(st *cluster.State, i cluster.NodeIndex) (Refusal, bool) {
 }
 
 // Score adds to totals, those of nodes that were collected and are not refused, what plugins score these, normalised over them, and weighed. If scores are apart, the nodes are those that CollectScores
-// was given, in that order.
+// was given, in that order, or are those of CollectBest that are left.
 func (k *Asking) Score(nodes []cluster.NodeIndex, totals []int64) {
 	for _, p := range k.parts {
 		if p.own != nil {

@@ -35,6 +35,7 @@ type column struct {
 	renewed  time.Duration      // when it began anew last
 	scores   [][]int8           // by plugin, then by node
 	alike    bool               // of some nodes it is what was said for an earlier pod alike
+	keeps    bool               // what is said may be taken for the next pod
 }
 
 // answer is what is said of a node.
@@ -107,7 +108,7 @@ func (is *session) forgetAnswers(c *column) {
 func (c *column) forget() {
 	clear(c.answers)
 	clear(c.index)
-	c.refusals, c.text, c.alike = nil, 0, false
+	c.refusals, c.text, c.alike, c.keeps = nil, 0, false, false
 }
 
 // take keeps an answer to a question, if it makes sense.
@@ -115,8 +116,8 @@ func (c *column) take(q *question, a *pluginv1.Answer, began time.Duration) erro
 	if a.GetError() != "" {
 		return errStated(extender.Short(a.GetError()))
 	}
-	if a.GetKept() && !c.depends.cluster {
-		return errors.New("kept: that is only said of plugins that depend on the cluster")
+	if (a.GetKept() || a.GetKeeps()) && !c.depends.cluster {
+		return errors.New("kept or keeps: that is only said of plugins that depend on the cluster")
 	}
 	if n := len(a.GetVerdicts()); n != 0 && n != len(q.nodes) {
 		return fmt.Errorf("%d verdicts of %d nodes", n, len(q.nodes))
@@ -157,7 +158,7 @@ func (c *column) take(q *question, a *pluginv1.Answer, began time.Duration) erro
 			}
 		}
 	}
-	c.alike = c.alike || a.GetKept()
+	c.alike, c.keeps = c.alike || a.GetKept(), a.GetKeeps()
 	for k, i := range q.nodes {
 		is := answer{seq: q.seq, at: began, object: q.objects[k]}
 		if len(a.GetVerdicts()) > 0 && a.GetVerdicts()[k] != 0 {
@@ -181,14 +182,40 @@ func (o *ownScores) take(q *question, a *pluginv1.Answer) error {
 	if slices.ContainsFunc(a.GetVerdicts(), func(v uint32) bool { return v != 0 }) {
 		return errors.New("a node is refused, and nobody was asked to filter")
 	}
+	return o.takeScores(q, a)
+}
+
+// takeBest takes, of the answer to a question that asks for all at once and has verdicts that are kept, which node is chosen, and what those score that are left. Verdicts have been taken.
+func (o *ownScores) takeBest(q *question, a *pluginv1.Answer) error {
+	asked := o.nodes
+	o.nodes = slices.DeleteFunc(slices.Clone(asked), func(i cluster.NodeIndex) bool { return q.kind.column.answers[i].verdict != 0 })
+	n := a.GetChosen()
+	if n == 0 {
+		return nil
+	}
+	if int64(n) > int64(len(asked)) {
+		return fmt.Errorf("chosen: %d, of %d nodes", n, len(asked))
+	}
+	if chosen := asked[n-1]; slices.Contains(o.nodes, chosen) {
+		o.chosen = chosen
+	} else {
+		return fmt.Errorf("chosen: %d, which is refused", n)
+	}
+	if len(o.nodes) == 1 {
+		return nil
+	}
+	return o.takeScores(q, a)
+}
+
+func (o *ownScores) takeScores(q *question, a *pluginv1.Answer) error {
 	if n := len(a.GetScores()); n != len(q.use.own) {
 		return fmt.Errorf("scores of %d plugins, of %d were asked for", n, len(q.use.own))
 	}
-	totals := make([]int64, len(q.nodes))
+	totals := make([]int64, len(o.nodes))
 	for k, s := range a.GetScores() {
 		by := q.use.own[k]
-		if n := len(s.GetScores()); n != len(q.nodes) {
-			return fmt.Errorf("%d scores of %s for %d nodes", n, by.name, len(q.nodes))
+		if n := len(s.GetScores()); n != len(o.nodes) {
+			return fmt.Errorf("%d scores of %s for %d nodes", n, by.name, len(o.nodes))
 		}
 		for n, v := range s.GetScores() {
 			if v < 0 || v > maxScore {
@@ -244,7 +271,7 @@ func (is *session) take(b *batch, response *pluginv1.JudgeResponse, began time.D
 // takeOne keeps what the answer to a question says.
 func (is *session) takeOne(q *question, a *pluginv1.Answer, began time.Duration) error {
 	switch c := q.kind.column; {
-	case q.own != nil:
+	case q.own != nil && !q.best:
 		return q.own.take(q, a)
 	case q.post != nil:
 		return q.post.take(a)
@@ -253,7 +280,14 @@ func (is *session) takeOne(q *question, a *pluginv1.Answer, began time.Duration)
 	default:
 		before := c.bytes()
 		defer func() { is.columns += c.bytes() - before }()
-		return c.take(q, a, began)
+		if !q.best {
+			return c.take(q, a, began)
+		}
+		verdicts := &pluginv1.Answer{Verdicts: a.GetVerdicts(), Refusals: a.GetRefusals(), Error: a.GetError(), Kept: a.GetKept(), Keeps: a.GetKeeps()}
+		if err := c.take(q, verdicts, began); err != nil || !a.GetKept() {
+			return err
+		}
+		return q.own.takeBest(q, a)
 	}
 }
 

@@ -9,6 +9,7 @@
 //   - [Asking.Refusal] and [Asking.Score]: what the answers are.
 //   - [Asking.CollectScores], under the lock again, and [Asking.Exchange], before [Asking.Score], if [Asking.ScoresApart]: some plugins normalise their scores themselves, and see all nodes that are left.
 //   - [Asking.CollectChosen] and [Asking.Exchange], about the node that is chosen: whether it can run the pod itself, where a service has said of nodes what it had said for an earlier one.
+//   - [Asking.CollectBest] and [Asking.Exchange] in place of all these, where a service takes what it had said of some nodes for an earlier pod: all is asked in one question, and [Asking.Chosen] is the node.
 //   - [Asking.Holds], under the lock again: whether the answer about a node is of the node as it is now. Only then may a pod be placed there.
 //
 // # What is kept

@@ -296,3 +296,101 @@ func TestWhatAServiceOnlyScoresHolds(t *testing.T) {
 		t.Error("it holds though the node has changed")
 	}
 }
+
+// Of a service that takes what it has said for the next pod, all is asked in one question until a node is chosen.
+func TestAllIsAskedInOneQuestionOfAServiceThatKeeps(t *testing.T) {
+	left := func(n ...int32) *pluginv1.Scores { return &pluginv1.Scores{Scores: n} }
+	refusals := []*pluginv1.Refusal{{Plugin: "ranks", Reason: "no"}}
+	for name, tt := range map[string]struct {
+		answer *pluginv1.Answer // about nodes 3, 1 and 2
+		chosen cluster.NodeIndex
+		totals []int64 // of those that are left
+		err    string
+	}{
+		"all are left":           {&pluginv1.Answer{Kept: true, Keeps: true, Chosen: 2, Scores: []*pluginv1.Scores{left(1, 30, 2)}}, 1, []int64{2, 60, 4}, ""},
+		"one is refused":         {&pluginv1.Answer{Kept: true, Chosen: 3, Verdicts: []uint32{0, 1, 0}, Refusals: refusals, Scores: []*pluginv1.Scores{left(1, 30)}}, 2, []int64{2, 60}, ""},
+		"one is left":            {&pluginv1.Answer{Kept: true, Chosen: 1, Verdicts: []uint32{0, 1, 1}, Refusals: refusals}, 3, []int64{0}, ""},
+		"it is not said":         {&pluginv1.Answer{Kept: true}, cluster.NoNode, []int64{0, 0, 0}, ""},
+		"nothing is kept":        {&pluginv1.Answer{Keeps: true, Chosen: 9}, cluster.NoNode, []int64{0, 0, 0}, ""},
+		"no such node":           {&pluginv1.Answer{Kept: true, Chosen: 4, Scores: []*pluginv1.Scores{left(1, 30, 2)}}, 0, nil, "chosen: 4, of 3 nodes"},
+		"a refused one":          {&pluginv1.Answer{Kept: true, Chosen: 2, Verdicts: []uint32{0, 1, 0}, Refusals: refusals, Scores: []*pluginv1.Scores{left(1, 30)}}, 0, nil, "chosen: 2, which is refused"},
+		"no scores":              {&pluginv1.Answer{Kept: true, Chosen: 2}, 0, nil, "scores of 0 plugins, of 1 were asked for"},
+		"scores of refused ones": {&pluginv1.Answer{Kept: true, Chosen: 1, Verdicts: []uint32{0, 1, 0}, Refusals: refusals, Scores: []*pluginv1.Scores{left(1, 30, 2)}}, 0, nil, "3 scores of ranks for 2 nodes"},
+		"a verdict is missing":   {&pluginv1.Answer{Kept: true, Chosen: 1, Verdicts: []uint32{0, 0}}, 0, nil, "2 verdicts of 3 nodes"},
+		"an error":               {&pluginv1.Answer{Error: "it is ill"}, 0, nil, "it is ill"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &scripted{plugins: describedRanks(), answer: func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
+				out := &pluginv1.JudgeResponse{Id: r.GetId()}
+				for range r.GetQuestions() {
+					out.Answers = append(out.Answers, tt.answer)
+				}
+				return out, nil
+			}}
+			h := newHost(t, []cluster.Profile{profile("default-scheduler", "ranks")}, serviceOf("s", s.serve(t), "ranks"))
+			defer h.End(0)
+			st, subjects := world(t, 4)
+			k, err := h.Begin(t.Context(), st.Version().Epoch, "default-scheduler")
+			if err != nil {
+				t.Fatal(err)
+			}
+			nodes := []cluster.NodeIndex{3, 1, 2}
+			if !k.CollectBest(st, subjects[0], nodes, []int64{7, 8, 9}) {
+				t.Fatal("it cannot be asked")
+			}
+			if err := k.Exchange(t.Context()); err != nil || tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) || tt.err == "" {
+					t.Errorf("error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if len(s.asked) != 1 || len(s.asked[0].GetNodes()) != 4 || len(s.asked[0].GetQuestions()) != 1 {
+				t.Fatalf("asked %v, want one question, and all nodes told", s.asked)
+			}
+			if q := s.asked[0].GetQuestions()[0]; !slices.Equal(q.GetNodes(), []int32{3, 1, 2}) || !slices.Equal(q.GetFilters(), []string{"ranks"}) || !slices.Equal(q.GetScores(), []string{"ranks"}) ||
+				!slices.Equal(q.GetTotals(), []int64{7, 8, 9}) || !slices.Equal(q.GetWeights(), []int64{2}) {
+				t.Errorf("asked %v", q)
+			}
+			nodes = slices.DeleteFunc(nodes, func(i cluster.NodeIndex) bool {
+				_, refused := k.Refusal(i)
+				return refused
+			})
+			totals := make([]int64, len(nodes))
+			k.Score(nodes, totals)
+			if got := k.Chosen(); got != tt.chosen || !slices.Equal(totals, tt.totals) {
+				t.Errorf("chosen %d, totals %v; want %d and %v", got, totals, tt.chosen, tt.totals)
+			}
+			if tt.chosen != cluster.NoNode && !k.Holds(st, tt.chosen) {
+				t.Error("what was said of the chosen node does not hold")
+			}
+			k.Collect(st, subjects[0], nodes)
+			if k.Chosen() != cluster.NoNode {
+				t.Error("a node is chosen that is asked about anew")
+			}
+		})
+	}
+}
+
+// More than a service is asked at a time is asked in several questions, and so is what it does not normalise itself.
+func TestNotAllCanBeAskedInOneQuestion(t *testing.T) {
+	st, subjects := world(t, 4)
+	for name, change := range map[string]func(h *Host, p *pluginv1.PluginDescription){
+		"too many nodes": func(h *Host, _ *pluginv1.PluginDescription) { h.services[0].limits.asked = 2 },
+		"Berth normalises": func(_ *Host, p *pluginv1.PluginDescription) {
+			p.Normalization = pluginv1.Normalization_NORMALIZATION_PROPORTIONAL
+		},
+		"it keeps by itself": func(_ *Host, p *pluginv1.PluginDescription) { p.Depends.Cluster = false },
+	} {
+		s := &scripted{plugins: describedRanks(), answer: func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) { return ranks(r), nil }}
+		h := newHost(t, []cluster.Profile{profile("default-scheduler", "ranks")}, serviceOf("s", s.serve(t), "ranks"))
+		change(h, s.plugins[0])
+		k, err := h.Begin(t.Context(), st.Version().Epoch, "default-scheduler")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k.CollectBest(st, subjects[0], []cluster.NodeIndex{3, 1, 2}, []int64{7, 8, 9}) {
+			t.Errorf("%s: all is asked in one question", name)
+		}
+		h.End(0)
+	}
+}

@@ -124,6 +124,7 @@ type question struct {
 	objects []uint32 // toldNode.objects of each
 	seq     cluster.Seq
 	own     *ownScores // nil: verdicts are asked for
+	best    bool       // with own: besides verdicts
 	post    *PostFiltering
 }
 
@@ -370,6 +371,21 @@ func (is *session) askOwn(k *kind, u *use, seq cluster.Seq, own *ownScores) {
 	b.request.Questions = append(b.request.Questions, told)
 	b.questions = append(b.questions, question{kind: k, use: u, nodes: own.nodes, seq: seq, own: own})
 	b.count += len(own.nodes)
+}
+
+// askBest asks which nodes can run a pod, and for all that [Asking.CollectBest] says, in one question, of the state with what has been told.
+func (is *session) askBest(k *kind, u *use, seq cluster.Seq, own *ownScores, totals []int64) {
+	is.askOwn(k, u, seq, own)
+	b := is.outbox[len(is.outbox)-1]
+	q, told := &b.questions[len(b.questions)-1], b.request.Questions[len(b.questions)-1]
+	q.best, q.objects = true, make([]uint32, 0, len(own.nodes))
+	for _, i := range own.nodes {
+		q.objects = append(q.objects, is.nodes[i].objects)
+	}
+	told.Filters, told.Totals = u.filters, totals
+	for _, s := range u.own {
+		told.Weights = append(told.Weights, s.weight)
+	}
 }
 
 // tellPods tells which pods have come to a node, and left it.

@@ -230,7 +230,8 @@ type askTurn struct {
 	began     time.Time         // or when the request did
 	leave     func()
 	scratch   *scratch
-	sufficed  int // of how many nodes enough were left for the last pod; 0: nobody knows
+	sufficed  int            // of how many nodes enough were left for the last pod; 0: nobody knows
+	left      cluster.Bitmap // which were, if plugin services may take what they have said of these for the next pod; nil: they do not
 }
 
 func newAskTurn(e *extenders) *askTurn {
@@ -520,6 +521,10 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		}
 		a.end(why)
 		return false
+	}
+	if best, is := a.answeredBest(left); is {
+		a.place(best, s.version)
+		return !a.over()
 	}
 	// 2. What do those score that are left, among themselves?
 	if s.known == nil && len(left) < len(s.nodes) {

@@ -16,6 +16,7 @@ type sight struct {
 	version cluster.Version
 	nodes   []seenNode // in no order, unless some are asked about first
 	first   int        // so many of the nodes are asked about first, and those behind them, in order, only if too few of these are left; 0: all are
+	again   bool       // those are what was left for the last pod: as many as are left of them are enough, if plugin services take what they have said for it
 	count   int        // how many nodes there are
 	apart   bool       // the node that the pod is nominated to can run it, and is not among these
 	sure    *seenNode  // nil: plugin services are to be asked; else the best, whatever they would say
@@ -35,6 +36,7 @@ type scratch struct {
 	seen    []seenNode
 	inTurn  []seenNode
 	indexes []cluster.NodeIndex
+	left    cluster.Bitmap
 	sums    []int64
 }
 
@@ -103,12 +105,38 @@ func (a *asked) see(st *cluster.State, s *sight, all []engine.NodeTotal) {
 	}
 	first := s.nodes
 	if len(all) > a.most && a.anew() {
-		a.scratch.inTurn = a.extenders.inTurn(s.nodes, a.scratch.inTurn[:0])
-		s.nodes = a.scratch.inTurn
-		s.first = min(max(a.most, a.turn.sufficed+a.turn.sufficed/8), len(s.nodes)) // pods that come one behind the other are often alike
+		if s.first = a.again(s.nodes); s.first > 0 {
+			s.again = true
+			if a.collectBest(st, s.nodes[:s.first]) {
+				return
+			}
+		} else {
+			s.nodes = a.inTurn(s.nodes)
+			s.first = min(max(a.most, a.turn.sufficed+a.turn.sufficed/8), len(s.nodes)) // pods that come one behind the other are often alike
+		}
 		first = s.nodes[:s.first]
 	}
 	a.collect(st, first)
+}
+
+// inTurn returns nodes in the order in which their turn comes, until it is called again.
+func (a *asked) inTurn(nodes []seenNode) []seenNode {
+	a.scratch.inTurn = a.extenders.inTurn(nodes, a.scratch.inTurn[:0])
+	return a.scratch.inTurn
+}
+
+// again puts those of some nodes first that were left for the last pod of the turn, if what plugin services have said of them may be taken for this one, and returns how many these are.
+func (a *asked) again(nodes []seenNode) (first int) {
+	if a.turn.left == nil {
+		return 0
+	}
+	for k, n := range nodes {
+		if a.turn.left.Has(n.Node) {
+			nodes[first], nodes[k] = n, nodes[first]
+			first++
+		}
+	}
+	return first
 }
 
 // all returns all nodes that can run the pod but for one, which may be cluster.NoNode, or as many as the profile says, and what these score among themselves. Those that plugin services

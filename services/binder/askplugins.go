@@ -1,6 +1,7 @@
 package binder
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -65,6 +66,34 @@ func (a *asked) collect(st *cluster.State, nodes []seenNode) {
 	if a.judges != nil {
 		a.judges.Collect(st, a.subject, a.indexesOf(nodes))
 	}
+}
+
+// collectBest notes that plugin services are to be asked about nodes, in one question, all that there is to be asked until one is chosen. False: that cannot be asked for, or what all else scores the nodes depends on which of them are left. The caller holds the ledger's lock.
+func (a *asked) collectBest(st *cluster.State, nodes []seenNode) bool {
+	if !a.alike {
+		return false
+	}
+	slices.SortFunc(nodes, func(a, b seenNode) int { return cmp.Compare(a.Tie, b.Tie) }) // of equal ones, the first is chosen
+	totals := make([]int64, len(nodes))
+	for k, n := range nodes {
+		totals[k] = n.Total
+	}
+	return a.judges.CollectBest(st, a.subject, a.indexesOf(nodes), totals)
+}
+
+// answeredBest returns which of the nodes that are left is best, if all has been answered that is to be asked until one is chosen.
+func (a *asked) answeredBest(left []seenNode) (best seenNode, is bool) {
+	if a.judges == nil {
+		return best, false
+	}
+	chosen := a.judges.Chosen()
+	if chosen == cluster.NoNode {
+		return best, false
+	}
+	left = slices.Clone(left)
+	a.addScores(left)
+	best = choose(left, nil)
+	return best, best.Node == chosen
 }
 
 // indexesOf returns the indexes of nodes, until it is called again.
@@ -157,10 +186,15 @@ func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[s
 			}
 		}
 	}
-	if s.first > 0 {
-		nodes = a.enoughOf(nodes)
+	again := s.again && a.takesKept()
+	if s.first > 0 && !again {
+		nodes = a.enoughOf(nodes, s)
 	}
 	left = slices.DeleteFunc(nodes, a.refuses) // nobody looks at those that are
+	a.turn.left = nil
+	if keeps, _ := a.judges.Keeps(); keeps && s.first > 0 && s.again == again { // else these have been first once, and it was of no use
+		a.turn.left = a.leftOf(left)
+	}
 	if s.known != nil {
 		left = append(left, *s.known)
 	}
@@ -182,9 +216,12 @@ func (a *asked) exchange(ctx context.Context, s sight) (nodes []seenNode, err er
 		if s.known != nil && a.judges.Services() != services { // what is known of the others is not what is asked for any more
 			return nil, pluginhost.ErrAgain
 		}
-		more := s.nodes[len(nodes):]
-		if len(more) == 0 || a.leaves(nodes) >= a.most {
+		more, leaves := s.nodes[len(nodes):], a.leaves(nodes)
+		if len(more) == 0 || leaves >= a.most || leaves > 0 && s.again && a.takesKept() {
 			return nodes, nil
+		}
+		if s.again && len(nodes) == s.first {
+			copy(more, a.inTurn(more))
 		}
 		more = more[:min(len(nodes), len(more))] // twice as many each time: it takes few calls, however few are left
 		a.judges.CollectMore(a.indexesOf(more))
@@ -192,8 +229,25 @@ func (a *asked) exchange(ctx context.Context, s sight) (nodes []seenNode, err er
 	}
 }
 
-// enoughOf returns so many of some nodes that were asked about in turn, from the first on, that enough of them are left, or all. Whose turn it is next is behind them.
-func (a *asked) enoughOf(nodes []seenNode) []seenNode {
+// leftOf returns a set of nodes, until it is called again.
+func (a *asked) leftOf(nodes []seenNode) cluster.Bitmap {
+	set := a.scratch.left[:0]
+	for _, n := range nodes {
+		set = set.Grow(int(n.Node) + 1)
+		set.Set(n.Node)
+	}
+	a.scratch.left = set
+	return set
+}
+
+// takesKept reports whether plugin services have taken what they had said for an earlier pod.
+func (a *asked) takesKept() bool {
+	_, kept := a.judges.Keeps()
+	return kept
+}
+
+// enoughOf returns so many of some nodes of a sight that were asked about in turn, from the first on, that enough of them are left, or all. Whose turn it is next is behind them.
+func (a *asked) enoughOf(nodes []seenNode, s sight) []seenNode {
 	left := 0
 	for k, n := range nodes {
 		if a.refuses(n) {
@@ -201,7 +255,9 @@ func (a *asked) enoughOf(nodes []seenNode) []seenNode {
 		}
 		if left++; left == a.most {
 			a.turn.sufficed = k + 1
-			a.extenders.passed(n)
+			if !s.again || k >= s.first { // else they have had their turn
+				a.extenders.passed(n)
+			}
 			return nodes[:k+1]
 		}
 	}

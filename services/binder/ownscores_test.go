@@ -2,8 +2,11 @@ package binder
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -25,6 +28,10 @@ type ranker struct {
 	asked   [][]string                            // nodes of each question for scores
 	pods    map[string]int32                      // of each node, as told last
 	kept    bool                                  // what it says of several nodes was said for an earlier pod
+	keeps   func() (keeps, kept bool)             // nil: kept; else whether it keeps what it says of several nodes, and whether it was said for an earlier pod
+	judged  [][]string                            // several nodes of each question for verdicts, sorted
+	chosen  []string                              // nodes that it has chosen, of which all was asked in one question
+	chooses func(best, of int) (chosen int)       // nil: the best; else which of so many nodes it says is chosen, when it is that one
 	alone   []string                              // nodes that it was asked about by themselves
 }
 
@@ -87,10 +94,17 @@ func (r *ranker) answer(names map[int32]string, request *pluginv1.JudgeRequest) 
 			asked = append(asked, names[id])
 		}
 		if len(q.GetFilters()) > 0 {
-			switch a.Kept = r.kept && len(asked) > 1; {
+			kept := r.kept
+			if len(asked) > 1 {
+				if r.keeps != nil {
+					a.Keeps, kept = r.keeps()
+				}
+				r.judged = append(r.judged, slices.Sorted(slices.Values(asked)))
+			}
+			switch a.Kept = kept && len(asked) > 1; {
 			case len(asked) == 1:
 				r.alone = append(r.alone, asked[0])
-			case a.Kept: // it knows nothing yet of what it refuses
+			case a.Kept && r.keeps == nil: // it knows nothing yet of what it refuses
 				out.Answers = append(out.Answers, a)
 				continue
 			}
@@ -102,6 +116,13 @@ func (r *ranker) answer(names map[int32]string, request *pluginv1.JudgeRequest) 
 				}
 				a.Verdicts = append(a.Verdicts, verdict)
 			}
+		}
+		if len(q.GetTotals()) > 0 {
+			if a.Kept {
+				r.choose(q, a, asked)
+			}
+			out.Answers = append(out.Answers, a)
+			continue
 		}
 		if len(q.GetScores()) > 0 {
 			scores := &pluginv1.Scores{}
@@ -116,6 +137,32 @@ func (r *ranker) answer(names map[int32]string, request *pluginv1.JudgeRequest) 
 		out.Answers = append(out.Answers, a)
 	}
 	return out
+}
+
+// choose answers all at once, with verdicts.
+func (r *ranker) choose(q *pluginv1.Question, a *pluginv1.Answer, asked []string) {
+	var left []string
+	var places []int
+	for i, name := range asked {
+		if a.GetVerdicts()[i] == 0 {
+			left, places = append(left, name), append(places, i)
+		}
+	}
+	of, scores := r.scores(left), new(pluginv1.Scores)
+	best, most := 0, int64(math.MinInt64)
+	for i, name := range left {
+		scores.Scores = append(scores.Scores, of[name])
+		if total := q.GetTotals()[places[i]] + q.GetWeights()[0]*int64(of[name]); total > most {
+			best, most = i, total
+		}
+	}
+	if len(left) > 1 {
+		a.Scores = []*pluginv1.Scores{scores}
+	}
+	if r.chooses != nil {
+		best = r.chooses(best, len(left))
+	}
+	a.Chosen, r.chosen = uint32(places[best]+1), append(r.chosen, left[best])
 }
 
 // judgedAlone returns which nodes it was asked about by themselves since it was called last.
@@ -243,5 +290,141 @@ func TestTheNodeThatAPodGetsIsJudgedForIt(t *testing.T) {
 	}
 	if got := r.judgedAlone(); !slices.Equal(got, []string{"c"}) {
 		t.Errorf("it is asked about %v by themselves, want c", got)
+	}
+}
+
+// A service may take what it has said of nodes for the next pod of a turn: so that one is asked about the nodes that were left for the last one, as long as it does.
+func TestThePodBehindAnotherIsAskedAboutTheSameNodes(t *testing.T) {
+	const nodes, most = 300, 120
+	type counts struct{ asked, again int } // nodes that were asked about for a pod, an eighth more than enough behind one for which enough were, and those of them that were for the one before it
+	for name, tt := range map[string]struct {
+		keeps func(question int) (keeps, kept bool)
+		want  []counts
+	}{
+		"nothing is kept":                 {func(int) (bool, bool) { return false, false }, []counts{{120, 0}, {135, 0}, {135, 15}, {135, 15}}},
+		"all is kept":                     {func(q int) (bool, bool) { return true, q > 0 }, []counts{{120, 0}, {120, 120}, {120, 120}, {120, 120}}},
+		"it could have been, and was not": {func(int) (bool, bool) { return true, false }, []counts{{120, 0}, {120, 120}, {135, 0}, {120, 120}}},
+		"it ends":                         {func(q int) (bool, bool) { return true, q == 1 }, []counts{{120, 0}, {120, 120}, {120, 120}, {135, 0}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := newFakeSource()
+			r, c := newRanker(t)
+			for i := range nodes {
+				src.setNode(node(fmt.Sprint("n", i), 400_000))
+			}
+			var uids []string
+			for k := range tt.want {
+				uids = append(uids, fmt.Sprint("p", k))
+				src.setPod(forChoosy(pod(uids[k], 10)))
+			}
+			r.scores = func(names []string) map[string]int32 { return map[string]int32{names[0]: 100} }
+			r.keeps = func() (keeps, kept bool) { return tt.keeps(len(r.judged)) }
+			b := start(t, startEtcd(t), src, func(cfg *Config) {
+				withChoosy(t, c)(cfg)
+				cfg.Settings.Profiles[len(cfg.Settings.Profiles)-1].PercentageOfNodesToScore = 100 * most / nodes
+			})
+			b.active()
+			for k, got := range b.askAll(b.questions(uids...)) {
+				if !strings.HasPrefix(got, "assumed on n") {
+					t.Errorf("%s: %s", uids[k], got)
+				}
+			}
+			var got []counts
+			var before []string
+			for _, asked := range r.judged {
+				again := 0
+				for _, name := range asked {
+					if slices.Contains(before, name) {
+						again++
+					}
+				}
+				got, before = append(got, counts{len(asked), again}), asked
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("nodes that were asked about, and those of them that were before, by pod: %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// Nodes that are refused for a pod are not asked about for the next one, which goes on with those that are left: all others are asked about once none is.
+func TestWhatIsLeftOfTheNodesOfAnEarlierPodIsEnough(t *testing.T) {
+	const nodes, most = 300, 120
+	src := newFakeSource()
+	r, c := newRanker(t)
+	for i := range nodes {
+		src.setNode(node(fmt.Sprint("n", i), 10)) // for one pod
+	}
+	const pods = 10
+	uids := make([]string, pods)
+	for k := range uids {
+		uids[k] = fmt.Sprint("p", k)
+		src.setPod(forChoosy(pod(uids[k], 10)))
+	}
+	r.scores = func(names []string) map[string]int32 { return map[string]int32{names[0]: 100} }
+	r.keeps = func() (keeps, kept bool) { return true, len(r.judged) > 0 }
+	b := start(t, startEtcd(t), src, func(cfg *Config) {
+		withChoosy(t, c)(cfg)
+		cfg.Settings.Profiles[len(cfg.Settings.Profiles)-1].PercentageOfNodesToScore = 100 * most / nodes
+	})
+	b.active()
+	for k, got := range b.askAll(b.questions(uids...)) {
+		if !strings.HasPrefix(got, "assumed on n") {
+			t.Errorf("%s: %s", uids[k], got)
+		}
+	}
+	for k, asked := range r.judged {
+		if want := most - k; len(asked) != want {
+			t.Errorf("%s: asked about %d nodes, want %d", uids[k], len(asked), want)
+		}
+	}
+}
+
+// A service that takes what it has said for the next pod chooses its node in the same question, as Berth would; if it says another one, more is asked.
+func TestAServiceThatKeepsChoosesTheNode(t *testing.T) {
+	const nodes, pods = 300, 12
+	where := make(map[string][]string)
+	for name, chooses := range map[string]func(best, of int) int{"the best": nil, "another one": func(best, of int) int { return (best + 1) % of }} {
+		src := newFakeSource()
+		r, c := newRanker(t)
+		for i := range nodes {
+			src.setNode(node(fmt.Sprint("n", i), int64(4000+100*(i%7))))
+		}
+		uids := make([]string, pods)
+		for k := range uids {
+			uids[k] = fmt.Sprint("p", k)
+			src.setPod(forChoosy(pod(uids[k], 500)))
+		}
+		r.chooses = chooses
+		r.scores = func(names []string) map[string]int32 {
+			of := make(map[string]int32)
+			for _, name := range names {
+				var i int32
+				_, _ = fmt.Sscanf(name, "n%d", &i)
+				of[name] = i % 3
+			}
+			return of
+		}
+		r.keeps = func() (keeps, kept bool) {
+			if len(r.judged) == 1 {
+				r.refuses = r.judged[0][7] // it was left for the first pod
+			}
+			return true, len(r.judged) > 0
+		}
+		b := start(t, startEtcd(t), src, func(cfg *Config) {
+			withChoosy(t, c)(cfg)
+			cfg.Settings.Profiles[len(cfg.Settings.Profiles)-1].PercentageOfNodesToScore = 40
+		})
+		b.active()
+		where[name] = b.askAll(b.questions(uids...))
+		switch alone, scored := r.judgedAlone(), r.calls(); {
+		case name == "the best" && (len(r.chosen) != pods-1 || len(alone) != 0 || len(scored) != 1):
+			t.Errorf("%s: %d nodes are chosen; besides, %d are judged alone, and scores are asked for %d times; want %d, none and once, of the first pod", name, len(r.chosen), len(alone), len(scored), pods-1)
+		case name == "another one" && (len(r.chosen) != pods-1 || len(alone) != pods-1 || len(scored) != pods):
+			t.Errorf("%s: %d nodes are chosen, %d are judged alone, and scores are asked for %d times; want %d, %d and %d", name, len(r.chosen), len(alone), len(scored), pods-1, pods-1, pods)
+		}
+	}
+	if !slices.Equal(where["the best"], where["another one"]) {
+		t.Errorf("pods go to %v, want %v", where["the best"], where["another one"])
 	}
 }

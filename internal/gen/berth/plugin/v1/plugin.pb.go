@@ -1143,7 +1143,12 @@ type Question struct {
 	// are unresolvable.
 	Verdicts []uint32 `protobuf:"varint,6,rep,packed,name=verdicts,proto3" json:"verdicts,omitempty"`
 	// What verdicts name.
-	Refusals      []*Refusal `protobuf:"bytes,7,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	Refusals []*Refusal `protobuf:"bytes,7,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// With filters, and with scores that are all of NORMALIZATION_OWN: what the pod scores each of nodes besides these, in order. Of verdicts that are kept, the scores of the nodes that they leave are answered as well, and which of these is chosen; else as if there were
+	// neither totals nor scores. It is only asked behind an answer with keeps.
+	Totals []int64 `protobuf:"varint,8,rep,packed,name=totals,proto3" json:"totals,omitempty"`
+	// With totals: what each of scores weighs, in order.
+	Weights       []int64 `protobuf:"varint,9,rep,packed,name=weights,proto3" json:"weights,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1227,6 +1232,20 @@ func (x *Question) GetRefusals() []*Refusal {
 	return nil
 }
 
+func (x *Question) GetTotals() []int64 {
+	if x != nil {
+		return x.Totals
+	}
+	return nil
+}
+
+func (x *Question) GetWeights() []int64 {
+	if x != nil {
+		return x.Weights
+	}
+	return nil
+}
+
 // JudgeResponse answers a request.
 type JudgeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1297,7 +1316,12 @@ type Answer struct {
 	PostFiltered *PostFiltered `protobuf:"bytes,5,opt,name=post_filtered,json=postFiltered,proto3" json:"post_filtered,omitempty"`
 	// Of plugins that depend on the cluster alone: of some nodes this was said for an earlier pod that is the same to the plugins. Before the pod is placed, the chosen node is asked about in a question that has no other one: whoever sets this answers such a question
 	// for the pod itself. If the node is refused then, all are asked about again.
-	Kept          bool `protobuf:"varint,6,opt,name=kept,proto3" json:"kept,omitempty"`
+	Kept bool `protobuf:"varint,6,opt,name=kept,proto3" json:"kept,omitempty"`
+	// Likewise, of verdicts: what is said may be taken for the pod that is asked about next. So Berth asks about the same nodes for that one, as far as they are left, before it asks about others; and of what kept verdicts leave of these, the best is the best.
+	Keeps bool `protobuf:"varint,7,opt,name=keeps,proto3" json:"keeps,omitempty"`
+	// With totals, and with kept verdicts: which of the question's nodes can run the pod, as it is judged for that pod itself, and is best of those that are left by totals and weighed scores, the first of several, counted from 1. Scores have those that are left alone, in order; none if
+	// it is one. 0: it is not said, nor scores.
+	Chosen        uint32 `protobuf:"varint,8,opt,name=chosen,proto3" json:"chosen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1372,6 +1396,20 @@ func (x *Answer) GetKept() bool {
 		return x.Kept
 	}
 	return false
+}
+
+func (x *Answer) GetKeeps() bool {
+	if x != nil {
+		return x.Keeps
+	}
+	return false
+}
+
+func (x *Answer) GetChosen() uint32 {
+	if x != nil {
+		return x.Chosen
+	}
+	return 0
 }
 
 // PostFiltered is what plugins have done for a pod that fits nowhere.
@@ -2125,7 +2163,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\tPlacedPod\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04kind\x18\x03 \x01(\x05R\x04kind\"\xdb\x01\n" +
+	"\x04kind\x18\x03 \x01(\x05R\x04kind\"\x8d\x02\n" +
 	"\bQuestion\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x18\n" +
 	"\afilters\x18\x02 \x03(\tR\afilters\x12\x16\n" +
@@ -2133,17 +2171,21 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x05nodes\x18\x04 \x03(\x05R\x05nodes\x12!\n" +
 	"\fpost_filters\x18\x05 \x03(\tR\vpostFilters\x12\x1a\n" +
 	"\bverdicts\x18\x06 \x03(\rR\bverdicts\x124\n" +
-	"\brefusals\x18\a \x03(\v2\x18.berth.plugin.v1.RefusalR\brefusals\"R\n" +
+	"\brefusals\x18\a \x03(\v2\x18.berth.plugin.v1.RefusalR\brefusals\x12\x16\n" +
+	"\x06totals\x18\b \x03(\x03R\x06totals\x12\x18\n" +
+	"\aweights\x18\t \x03(\x03R\aweights\"R\n" +
 	"\rJudgeResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x121\n" +
-	"\aanswers\x18\x02 \x03(\v2\x17.berth.plugin.v1.AnswerR\aanswers\"\xf9\x01\n" +
+	"\aanswers\x18\x02 \x03(\v2\x17.berth.plugin.v1.AnswerR\aanswers\"\xa7\x02\n" +
 	"\x06Answer\x12\x1a\n" +
 	"\bverdicts\x18\x01 \x03(\rR\bverdicts\x124\n" +
 	"\brefusals\x18\x02 \x03(\v2\x18.berth.plugin.v1.RefusalR\brefusals\x12/\n" +
 	"\x06scores\x18\x03 \x03(\v2\x17.berth.plugin.v1.ScoresR\x06scores\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12B\n" +
 	"\rpost_filtered\x18\x05 \x01(\v2\x1d.berth.plugin.v1.PostFilteredR\fpostFiltered\x12\x12\n" +
-	"\x04kept\x18\x06 \x01(\bR\x04kept\"\xc5\x01\n" +
+	"\x04kept\x18\x06 \x01(\bR\x04kept\x12\x14\n" +
+	"\x05keeps\x18\a \x01(\bR\x05keeps\x12\x16\n" +
+	"\x06chosen\x18\b \x01(\rR\x06chosen\"\xc5\x01\n" +
 	"\fPostFiltered\x12\x18\n" +
 	"\asuccess\x18\x01 \x01(\bR\asuccess\x12\x1c\n" +
 	"\tnominated\x18\x02 \x01(\tR\tnominated\x12+\n" +
