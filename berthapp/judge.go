@@ -141,7 +141,7 @@ func (w *world) filter(ctx context.Context, k *kind, plugins []string, nodes []n
 		return nil, err
 	}
 	out := w.refusals(verdicts, k.filtered.by())
-	out.Kept, out.Keeps = took && w.profile.framework.HasFilterPlugins(), k.signature != ""
+	out.Kept, out.Keeps = took, k.signature != ""
 	return out, nil
 }
 

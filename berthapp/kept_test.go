@@ -642,6 +642,42 @@ func TestANodeIsChosenInOneQuestion(t *testing.T) {
 	check("another one", r.chooses(r.pod("y"), ids, 0, 0, 0, 0), false, 0, nil, "n0 n1 n2 n3", "")
 }
 
+// onlyScores is a plugin that signs and scores.
+type onlyScores struct{ calls *atomic.Int64 }
+
+func (onlyScores) Name() string { return "Counter" }
+
+func (onlyScores) SignPod(context.Context, *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	return []fwk.SignFragment{{Key: "all", Value: true}}, nil
+}
+
+func (p onlyScores) Score(_ context.Context, _ fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	p.calls.Add(1)
+	return map[string]int64{"n1": 50}[node.Node().Name], nil
+}
+
+func (onlyScores) ScoreExtensions() fwk.ScoreExtensions { return nil }
+
+// It is so in a profile whose plugins only score, too.
+func TestANodeIsChosenOfWhichThereAreOnlyScores(t *testing.T) {
+	calls := new(atomic.Int64)
+	r := newRow(t, 3, onlyScores{calls})
+	ask := func() *pluginv1.Answer {
+		r.begin(r.pod("x"))
+		return r.asks(&pluginv1.Question{Scores: []string{"Counter"}, Nodes: []int32{0, 1, 2}, Totals: []int64{0, 0, 0}, Weights: []int64{1}})
+	}
+	if a := ask(); a.GetKept() || !a.GetKeeps() || a.GetChosen() != 0 {
+		t.Errorf("the first: %v, want that it is kept from now on", a)
+	}
+	r.score(judgedPod{left: []int32{0, 1, 2}})
+	if a := ask(); !a.GetKept() || a.GetChosen() != 2 || a.GetScores()[0].GetScores()[1] != 50 {
+		t.Errorf("the second: %v, want n1", a)
+	}
+	if n := calls.Load(); n != 3 {
+		t.Errorf("Score is called %d times for two pods, want once for each node", n)
+	}
+}
+
 func TestAQuestionForAllAtOnceThatMakesNoSenseIsRefused(t *testing.T) {
 	for want, q := range map[string]*pluginv1.Question{
 		"scores":  {Filters: []string{"Counter"}, Scores: []string{"Counter"}, Nodes: []int32{0, 1}},
@@ -821,20 +857,23 @@ func BenchmarkSignedPods(b *testing.B) {
 			b.Run(fmt.Sprintf("steps=%d/%s", steps, tt.name), func(b *testing.B) {
 				r := newRow(b, 5000, tt.made)
 				r.profile.now = time.Now
-				ids := slices.Sorted(maps.Keys(r.nodes))
+				ids := slices.Sorted(maps.Keys(r.nodes))[:500] // as many as are enough, by default
 				asks := func(q *pluginv1.Question) {
 					if a := r.asks(q); a.GetError() != "" {
 						b.Fatal(a.GetError())
 					}
 				}
-				for at := int32(0); b.Loop(); at = (at + 1) % 5000 {
+				for at := int32(0); b.Loop(); at = (at + 1) % 500 {
 					b.StopTimer()
 					pod := r.pod("x")
 					r.begin(pod)
 					b.StartTimer()
-					asks(&pluginv1.Question{Filters: []string{"Counter"}, Nodes: ids})
-					asks(&pluginv1.Question{Scores: []string{"Counter"}, Nodes: ids})
-					asks(&pluginv1.Question{Filters: []string{"Counter"}, Nodes: []int32{at}})
+					if tt.name == "signed" {
+						asks(&pluginv1.Question{Filters: []string{"Counter"}, Scores: []string{"Counter"}, Nodes: ids, Totals: make([]int64, len(ids)), Weights: []int64{1}})
+					} else {
+						asks(&pluginv1.Question{Filters: []string{"Counter"}, Nodes: ids})
+						asks(&pluginv1.Question{Scores: []string{"Counter"}, Nodes: ids})
+					}
 					r.place(pod, at)
 				}
 				b.ReportMetric(float64(each.Nanoseconds()), "ns/call")

@@ -235,7 +235,7 @@ func (k *Asking) CollectBest(st *cluster.State, subject engine.Subject, nodes []
 	}
 	p := k.parts[0]
 	is := p.service.session
-	if len(p.use.filters) == 0 || len(p.use.own) == 0 || len(p.use.scores) > 0 || !is.dependsOn(&p.use).cluster || len(nodes) > is.limits.asked {
+	if len(p.use.own) == 0 || len(p.use.scores) > 0 || !is.dependsOn(&p.use).cluster || len(nodes) > is.limits.asked {
 		return false
 	}
 	k.Collect(st, subject, nil) // all nodes are told
@@ -244,10 +244,10 @@ func (k *Asking) CollectBest(st *cluster.State, subject engine.Subject, nodes []
 	return true
 }
 
-// Chosen returns the node that the pod itself can run on, if [Asking.CollectBest] has had that answered; then [Asking.Score] adds what was asked for, to those of the nodes that are not refused, in order. Else cluster.NoNode.
-func (k *Asking) Chosen() cluster.NodeIndex {
+// Chosen returns the node that the pod itself can run on, if [Asking.CollectBest] has had that answered, of exactly these nodes that are left, in order; then [Asking.Score] adds what was asked for, to these. Else cluster.NoNode.
+func (k *Asking) Chosen(left []cluster.NodeIndex) cluster.NodeIndex {
 	for _, p := range k.parts {
-		if p.own != nil {
+		if p.own != nil && slices.Equal(p.own.nodes, left) {
 			return p.own.chosen
 		}
 	}
@@ -269,11 +269,11 @@ func (k *Asking) Anew() bool {
 	return anew
 }
 
-// Keeps reports of what has been answered about nodes whether some service may take it for the next pod, and whether some has taken what it had said for an earlier one. The first is so whenever the second is.
+// Keeps reports of what has been answered about nodes whether some service may take it for the next pod, and whether some has taken what it had said for an earlier one.
 func (k *Asking) Keeps() (keeps, kept bool) {
 	for _, p := range k.parts {
 		if c := p.kind.column; c != nil {
-			keeps, kept = keeps || c.keeps || c.alike, kept || c.alike
+			keeps, kept = keeps || c.keeps, kept || c.alike
 		}
 	}
 	return keeps, kept
@@ -322,7 +322,7 @@ func (k *Asking) CollectScores(st *cluster.State, subject engine.Subject, nodes 
 // earlier pod. False: there is nothing to ask. Behind Exchange, Refusal says what has come of it.
 func (k *Asking) CollectChosen(i cluster.NodeIndex) (asks bool) {
 	for _, p := range k.parts {
-		if is := p.service.session; p.kind.column != nil && p.kind.column.alike {
+		if is := p.service.session; len(p.use.filters) > 0 && p.kind.column != nil && p.kind.column.alike {
 			asks = true
 			is.ask(p.kind, &p.use, p.kind.column.answers[i].seq, i, 0)
 		}

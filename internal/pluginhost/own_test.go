@@ -357,14 +357,17 @@ func TestAllIsAskedInOneQuestionOfAServiceThatKeeps(t *testing.T) {
 			})
 			totals := make([]int64, len(nodes))
 			k.Score(nodes, totals)
-			if got := k.Chosen(); got != tt.chosen || !slices.Equal(totals, tt.totals) {
+			if got := k.Chosen(nodes); got != tt.chosen || !slices.Equal(totals, tt.totals) {
 				t.Errorf("chosen %d, totals %v; want %d and %v", got, totals, tt.chosen, tt.totals)
 			}
 			if tt.chosen != cluster.NoNode && !k.Holds(st, tt.chosen) {
 				t.Error("what was said of the chosen node does not hold")
 			}
+			if k.Chosen(nodes[:len(nodes)-1]) != cluster.NoNode {
+				t.Error("a node is chosen of others than are left")
+			}
 			k.Collect(st, subjects[0], nodes)
-			if k.Chosen() != cluster.NoNode {
+			if k.Chosen(nodes) != cluster.NoNode {
 				t.Error("a node is chosen that is asked about anew")
 			}
 		})

@@ -137,7 +137,9 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 	defer done()
 	turn := newAskTurn(t.extenders)
 	defer turn.end()
-	defer t.recorder.expect()()
+	if len(pods) > 1 {
+		turn.taken = t.recorder.expect
+	}
 	busy := beyond(shares, wanted)
 	waiting := 0 // while extenders think, events and reports do not give way to these: they are no binds yet
 	for _, busy := range busy {
@@ -229,16 +231,19 @@ type askTurn struct {
 	in        extender.Interest // whose turn it is; 0: it has not been taken
 	began     time.Time         // or when the request did
 	leave     func()
+	taken     func() (end func()) // called once it is; nil: nothing is
+	ended     func()
 	scratch   *scratch
 	sufficed  int            // of how many nodes enough were left for the last pod; 0: nobody knows
 	left      cluster.Bitmap // which were, if plugin services may take what they have said of these for the next pod; nil: they do not
 }
 
 func newAskTurn(e *extenders) *askTurn {
-	return &askTurn{extenders: e, began: time.Now(), leave: func() {}, scratch: scratches.Get().(*scratch)}
+	return &askTurn{extenders: e, began: time.Now(), leave: func() {}, ended: func() {}, scratch: scratches.Get().(*scratch)}
 }
 
 func (t *askTurn) end() {
+	t.ended()
 	t.leave()
 	clear(t.scratch.seen[:cap(t.scratch.seen)]) // of names
 	clear(t.scratch.inTurn[:cap(t.scratch.inTurn)])
@@ -258,6 +263,9 @@ func (t *askTurn) take(ctx context.Context, in extender.Interest) error {
 		return err
 	}
 	t.in, t.leave, t.began = in, leave, time.Now()
+	if t.taken != nil {
+		t.ended = t.taken()
+	}
 	return nil
 }
 

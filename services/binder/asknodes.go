@@ -105,7 +105,7 @@ func (a *asked) see(st *cluster.State, s *sight, all []engine.NodeTotal) {
 	}
 	first := s.nodes
 	if len(all) > a.most && a.anew() {
-		if s.first = a.again(s.nodes); s.first > 0 {
+		if s.first = min(a.again(s.nodes), a.most); s.first > 0 {
 			s.again = true
 			if a.collectBest(st, s.nodes[:s.first]) {
 				return

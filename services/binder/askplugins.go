@@ -86,7 +86,7 @@ func (a *asked) answeredBest(left []seenNode) (best seenNode, is bool) {
 	if a.judges == nil {
 		return best, false
 	}
-	chosen := a.judges.Chosen()
+	chosen := a.judges.Chosen(a.indexesOf(left))
 	if chosen == cluster.NoNode {
 		return best, false
 	}
@@ -209,8 +209,7 @@ func (a *asked) exchange(ctx context.Context, s sight) (nodes []seenNode, err er
 	}
 	for {
 		if err := a.judges.Exchange(ctx); err != nil {
-			a.judges.Done()
-			a.judges = nil // whatever comes next begins anew
+			a.failed()
 			return nil, err
 		}
 		if s.known != nil && a.judges.Services() != services { // what is known of the others is not what is asked for any more
@@ -223,7 +222,7 @@ func (a *asked) exchange(ctx context.Context, s sight) (nodes []seenNode, err er
 		if s.again && len(nodes) == s.first {
 			copy(more, a.inTurn(more))
 		}
-		more = more[:min(len(nodes), len(more))] // twice as many each time: it takes few calls, however few are left
+		more = more[:min(max(len(nodes), a.most-leaves), len(more))] // twice as many each time: it takes few calls, however few are left
 		a.judges.CollectMore(a.indexesOf(more))
 		nodes = s.nodes[:len(nodes)+len(more)]
 	}
@@ -244,6 +243,12 @@ func (a *asked) leftOf(nodes []seenNode) cluster.Bitmap {
 func (a *asked) takesKept() bool {
 	_, kept := a.judges.Keeps()
 	return kept
+}
+
+// failed has whatever plugin services are asked next begin anew.
+func (a *asked) failed() {
+	a.judges.Done()
+	a.judges, a.turn.left = nil, nil
 }
 
 // enoughOf returns so many of some nodes of a sight that were asked about in turn, from the first on, that enough of them are left, or all. Whose turn it is next is behind them.
@@ -295,8 +300,7 @@ func (a *asked) askScores(ctx context.Context, nodes []seenNode) (ok bool, err e
 		return false, nil
 	}
 	if err = a.judges.Exchange(ctx); err != nil {
-		a.judges.Done()
-		a.judges = nil // whatever comes next begins anew
+		a.failed()
 	}
 	return err == nil, err
 }
@@ -307,8 +311,7 @@ func (a *asked) askChosen(ctx context.Context, n seenNode) (ok bool, err error) 
 		return true, nil
 	}
 	if err := a.judges.Exchange(ctx); err != nil {
-		a.judges.Done()
-		a.judges = nil // whatever comes next begins anew
+		a.failed()
 		return false, err
 	}
 	return !a.refuses(n), nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
 )
 
 // ranker is a plugin service with one plugin, Choosy, that normalises its scores itself: it has all nodes of a question before it scores one.
@@ -426,5 +427,52 @@ func TestAServiceThatKeepsChoosesTheNode(t *testing.T) {
 	}
 	if !slices.Equal(where["the best"], where["another one"]) {
 		t.Errorf("pods go to %v, want %v", where["the best"], where["another one"])
+	}
+}
+
+// Two profiles use a service, and one of them is content with fewer nodes: what was left for a pod of the other is too much for its pods.
+func TestAPodIsAskedAboutNoMoreNodesThanAreEnoughForIt(t *testing.T) {
+	const nodes = 300
+	src := newFakeSource()
+	r, c := newRanker(t)
+	for i := range nodes {
+		src.setNode(node(fmt.Sprint("n", i), 400_000))
+	}
+	var uids []string
+	for k, name := range []string{"choosy", "content", "content", "choosy"} {
+		uids = append(uids, fmt.Sprint("p", k))
+		p := pod(uids[k], 10)
+		p.Class.SchedulerName = name
+		src.setPod(p)
+	}
+	r.scores = func(names []string) map[string]int32 { return map[string]int32{names[0]: 100} }
+	r.keeps = func() (keeps, kept bool) { return true, len(r.judged) > 0 }
+	b := start(t, startEtcd(t), src, func(cfg *Config) {
+		withChoosy(t, c)(cfg)
+		choosy := &cfg.Settings.Profiles[len(cfg.Settings.Profiles)-1]
+		choosy.PercentageOfNodesToScore = 60
+		content := *choosy
+		content.SchedulerName, content.PercentageOfNodesToScore = "content", 40
+		cfg.Settings.Profiles = append(cfg.Settings.Profiles, content)
+		h, err := pluginhost.New(pluginhost.Config{Services: []pluginhost.Service{{
+			Name: "s", Plugins: []pluginhost.Plugin{{Name: "Choosy", Filters: true, Scores: true}}, Conn: c.conn, Timeout: patience,
+		}}, Profiles: cfg.Settings.Profiles, Log: testLog(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Plugins = h
+	})
+	b.active()
+	for k, got := range b.askAll(b.questions(uids...)) {
+		if !strings.HasPrefix(got, "assumed on n") {
+			t.Errorf("%s: %s", uids[k], got)
+		}
+	}
+	var asked []int
+	for _, j := range r.judged {
+		asked = append(asked, len(j))
+	}
+	if !slices.Equal(asked, []int{180, 120, 120, 120}) {
+		t.Errorf("pods are asked about %v nodes, want 180, and what is left for each, 120 at most for a pod that is content with that", asked)
 	}
 }

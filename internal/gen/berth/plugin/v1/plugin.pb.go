@@ -1144,7 +1144,7 @@ type Question struct {
 	Verdicts []uint32 `protobuf:"varint,6,rep,packed,name=verdicts,proto3" json:"verdicts,omitempty"`
 	// What verdicts name.
 	Refusals []*Refusal `protobuf:"bytes,7,rep,name=refusals,proto3" json:"refusals,omitempty"`
-	// With filters, and with scores that are all of NORMALIZATION_OWN: what the pod scores each of nodes besides these, in order. Of verdicts that are kept, the scores of the nodes that they leave are answered as well, and which of these is chosen; else as if there were
+	// With scores that are all of NORMALIZATION_OWN, and with filters, if the profile has any: what the pod scores each of nodes besides these, in order. Of verdicts that are kept, the scores of the nodes that they leave are answered as well, and which of these is chosen; else as if there were
 	// neither totals nor scores. It is only asked behind an answer with keeps.
 	Totals []int64 `protobuf:"varint,8,rep,packed,name=totals,proto3" json:"totals,omitempty"`
 	// With totals: what each of scores weighs, in order.
