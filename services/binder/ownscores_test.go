@@ -294,6 +294,34 @@ func TestTheNodeThatAPodGetsIsJudgedForIt(t *testing.T) {
 	}
 }
 
+// rankedPods runs a binder with a ranker, so many nodes of so much CPU each, of which a percentage is enough, and pods that request some of it, and returns these.
+func rankedPods(t *testing.T, c *choosy, nodes int, cpu func(i int) int64, percentage int32, pods int, requested int64) (b *running, uids []string) {
+	src := newFakeSource()
+	for i := range nodes {
+		src.setNode(node(fmt.Sprint("n", i), cpu(i)))
+	}
+	for k := range pods {
+		uids = append(uids, fmt.Sprint("p", k))
+		src.setPod(forChoosy(pod(uids[k], requested)))
+	}
+	b = start(t, startEtcd(t), src, func(cfg *Config) {
+		withChoosy(t, c)(cfg)
+		cfg.Settings.Profiles[len(cfg.Settings.Profiles)-1].PercentageOfNodesToScore = percentage
+	})
+	b.active()
+	return b, uids
+}
+
+// places asks about pods in one question, and has all of them placed.
+func (b *running) places(uids []string) {
+	b.t.Helper()
+	for k, got := range b.askAll(b.questions(uids...)) {
+		if !strings.HasPrefix(got, "assumed on n") {
+			b.t.Errorf("%s: %s", uids[k], got)
+		}
+	}
+}
+
 // A service may take what it has said of nodes for the next pod of a turn: so that one is asked about the nodes that were left for the last one, as long as it does.
 func TestThePodBehindAnotherIsAskedAboutTheSameNodes(t *testing.T) {
 	const nodes, most = 300, 120
@@ -308,28 +336,11 @@ func TestThePodBehindAnotherIsAskedAboutTheSameNodes(t *testing.T) {
 		"it ends":                         {func(q int) (bool, bool) { return true, q == 1 }, []counts{{120, 0}, {120, 120}, {120, 120}, {135, 0}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			src := newFakeSource()
 			r, c := newRanker(t)
-			for i := range nodes {
-				src.setNode(node(fmt.Sprint("n", i), 400_000))
-			}
-			var uids []string
-			for k := range tt.want {
-				uids = append(uids, fmt.Sprint("p", k))
-				src.setPod(forChoosy(pod(uids[k], 10)))
-			}
 			r.scores = func(names []string) map[string]int32 { return map[string]int32{names[0]: 100} }
 			r.keeps = func() (keeps, kept bool) { return tt.keeps(len(r.judged)) }
-			b := start(t, startEtcd(t), src, func(cfg *Config) {
-				withChoosy(t, c)(cfg)
-				cfg.Settings.Profiles[len(cfg.Settings.Profiles)-1].PercentageOfNodesToScore = 100 * most / nodes
-			})
-			b.active()
-			for k, got := range b.askAll(b.questions(uids...)) {
-				if !strings.HasPrefix(got, "assumed on n") {
-					t.Errorf("%s: %s", uids[k], got)
-				}
-			}
+			b, uids := rankedPods(t, c, nodes, func(int) int64 { return 400_000 }, 100*most/nodes, len(tt.want), 10)
+			b.places(uids)
 			var got []counts
 			var before []string
 			for _, asked := range r.judged {
@@ -348,34 +359,26 @@ func TestThePodBehindAnotherIsAskedAboutTheSameNodes(t *testing.T) {
 	}
 }
 
-// Nodes that are refused for a pod are not asked about for the next one, which goes on with those that are left: all others are asked about once none is.
+// A pod goes on with the nodes that are left of those of the last one, however few, as long as what was said of them is kept; others are asked about when it is not.
 func TestWhatIsLeftOfTheNodesOfAnEarlierPodIsEnough(t *testing.T) {
-	const nodes, most = 300, 120
-	src := newFakeSource()
+	const nodes, most, pods = 300, 120, 122
 	r, c := newRanker(t)
-	for i := range nodes {
-		src.setNode(node(fmt.Sprint("n", i), 10)) // for one pod
-	}
-	const pods = 10
-	uids := make([]string, pods)
-	for k := range uids {
-		uids[k] = fmt.Sprint("p", k)
-		src.setPod(forChoosy(pod(uids[k], 10)))
-	}
 	r.scores = func(names []string) map[string]int32 { return map[string]int32{names[0]: 100} }
 	r.keeps = func() (keeps, kept bool) { return true, len(r.judged) > 0 }
-	b := start(t, startEtcd(t), src, func(cfg *Config) {
-		withChoosy(t, c)(cfg)
-		cfg.Settings.Profiles[len(cfg.Settings.Profiles)-1].PercentageOfNodesToScore = 100 * most / nodes
-	})
-	b.active()
-	for k, got := range b.askAll(b.questions(uids...)) {
-		if !strings.HasPrefix(got, "assumed on n") {
-			t.Errorf("%s: %s", uids[k], got)
-		}
+	b, uids := rankedPods(t, c, nodes, func(int) int64 { return 10 }, 100*most/nodes, pods, 10) // there is room for one on each
+	b.places(uids)
+	if len(r.judged) != pods {
+		t.Fatalf("asked %d times about nodes, want once for each of %d pods", len(r.judged), pods)
 	}
 	for k, asked := range r.judged {
-		if want := most - k; len(asked) != want {
+		want := most - k
+		switch {
+		case k == most-1: // the one that is left is judged by itself, anew, which is too few then: as many others are asked about as are missing
+			want = most - 1
+		case k >= most: // it goes on with what these leave
+			want = 2*most - 1 - k
+		}
+		if len(asked) != want {
 			t.Errorf("%s: asked about %d nodes, want %d", uids[k], len(asked), want)
 		}
 	}
@@ -386,16 +389,7 @@ func TestAServiceThatKeepsChoosesTheNode(t *testing.T) {
 	const nodes, pods = 300, 12
 	where := make(map[string][]string)
 	for name, chooses := range map[string]func(best, of int) int{"the best": nil, "another one": func(best, of int) int { return (best + 1) % of }} {
-		src := newFakeSource()
 		r, c := newRanker(t)
-		for i := range nodes {
-			src.setNode(node(fmt.Sprint("n", i), int64(4000+100*(i%7))))
-		}
-		uids := make([]string, pods)
-		for k := range uids {
-			uids[k] = fmt.Sprint("p", k)
-			src.setPod(forChoosy(pod(uids[k], 500)))
-		}
 		r.chooses = chooses
 		r.scores = func(names []string) map[string]int32 {
 			of := make(map[string]int32)
@@ -412,11 +406,7 @@ func TestAServiceThatKeepsChoosesTheNode(t *testing.T) {
 			}
 			return true, len(r.judged) > 0
 		}
-		b := start(t, startEtcd(t), src, func(cfg *Config) {
-			withChoosy(t, c)(cfg)
-			cfg.Settings.Profiles[len(cfg.Settings.Profiles)-1].PercentageOfNodesToScore = 40
-		})
-		b.active()
+		b, uids := rankedPods(t, c, nodes, func(i int) int64 { return int64(4000 + 100*(i%7)) }, 40, pods, 500)
 		where[name] = b.askAll(b.questions(uids...))
 		switch alone, scored := r.judgedAlone(), r.calls(); {
 		case name == "the best" && (len(r.chosen) != pods-1 || len(alone) != 0 || len(scored) != 1):
@@ -463,11 +453,7 @@ func TestAPodIsAskedAboutNoMoreNodesThanAreEnoughForIt(t *testing.T) {
 		cfg.Plugins = h
 	})
 	b.active()
-	for k, got := range b.askAll(b.questions(uids...)) {
-		if !strings.HasPrefix(got, "assumed on n") {
-			t.Errorf("%s: %s", uids[k], got)
-		}
-	}
+	b.places(uids)
 	var asked []int
 	for _, j := range r.judged {
 		asked = append(asked, len(j))

@@ -33,7 +33,7 @@ func (e *sizedEtcd) Shrink(context.Context, []coord.Batch) error { return nil }
 // Placements that come one by one are recorded together as long as more is expected, and none waits for long; those that are not of such a question wait for nobody.
 func TestPlacementsThatComeOneByOneAreRecordedTogether(t *testing.T) {
 	one := func(r *recorder) { r.addOne(new(placement)) }
-	pause := recordedTogether / 4
+	pause := recordedTogether / 4 // of the bubble's clock: nobody waits
 	for name, tt := range map[string]struct {
 		do   func(r *recorder)
 		want []int // sizes of records
