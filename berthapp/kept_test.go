@@ -241,6 +241,13 @@ func (r *row) place(pod *v1.Pod, node int32) {
 	r.told.Nodes = append(r.told.Nodes, &pluginv1.Node{Id: node, Added: []*pluginv1.PlacedPod{{Uid: string(pod.UID), Name: pod.Name, Kind: 1}}})
 }
 
+// changes has a pod that has been placed be another one than it was.
+func (r *row) changes(pod *v1.Pod) {
+	changed := r.profile.pods.get(pod.UID).DeepCopy()
+	metav1.SetMetaDataLabel(&changed.ObjectMeta, "is", "changed")
+	r.profile.pods.set(changed)
+}
+
 // asks sends a request with what is to be told.
 func (r *row) asks(q *pluginv1.Question) *pluginv1.Answer {
 	r.t.Helper()
@@ -388,7 +395,7 @@ func TestWhatIsKeptEnds(t *testing.T) {
 			r.place(first, 1)
 			r.judge(r.pod("x"))
 			r.expectCalls(c, "it is placed", "n1", "n1")
-			r.world.touched[first.UID] = true
+			r.changes(first)
 			r.judge(r.pod("x"))
 			r.expectCalls(c, "it has changed", "n1", "n1")
 		}, true},
@@ -397,9 +404,17 @@ func TestWhatIsKeptEnds(t *testing.T) {
 			r.place(stranger, 1)
 			r.judge(r.pod("x"))
 			r.expectCalls(c, "a stranger is placed", "n0 n1 n2", "n0 n1 n2")
-			r.world.touched[stranger.UID] = true
+			r.changes(stranger)
 			r.judge(r.pod("x"))
 			r.expectCalls(c, "it has changed", "n1", "n1")
+		}, true},
+		{"one that is judged has been placed, and is told once more as it was", func(r *row, c *counter, first *v1.Pod) {
+			r.place(first, 1)
+			r.judge(r.pod("x"))
+			r.expectCalls(c, "it is placed", "n1", "n1")
+			r.profile.pods.set(r.profile.pods.get(first.UID))
+			r.judge(r.pod("x"))
+			r.expectCalls(c, "it is told once more", "", "")
 		}, true},
 		{"one that was placed before is elsewhere", func(r *row, c *counter, _ *v1.Pod) {
 			stranger := r.pod("y")

@@ -238,6 +238,21 @@ func (w *world) sync(ctx context.Context) error {
 	if err != nil {
 		return notYet{err}
 	}
+	// Some are what they were, where they were: nothing is done, else plugins were asked anew about their nodes. A pod that the API server tells while it is waited for is said to have changed the next time, too.
+	others := 0
+	for k, uid := range here {
+		if was, ok := w.placed[uid]; ok && was.source == pods[k] && was.pod.Spec.NodeName == w.nodes[w.places[uid]].name {
+			delete(w.touched, uid)
+			continue
+		}
+		here[others], pods[others] = uid, pods[k]
+		others++
+	}
+	here, pods = here[:others], pods[:others]
+	if len(w.touched) == 0 && len(w.moved) == 0 {
+		w.show()
+		return nil
+	}
 	// 2. Pods that have left, moved or changed.
 	before := make(map[types.UID]string)
 	for uid := range w.touched {
