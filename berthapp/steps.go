@@ -15,6 +15,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
+	"github.com/berth-scheduler/berth/berthapp/annotate"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/placeserver"
 	"github.com/berth-scheduler/berth/internal/pluginproto"
@@ -80,10 +81,11 @@ func (s *steps) Takes(plugin string, step pluginv1.Step) bool {
 func (s *steps) Keep(told *pluginv1.Placement) any { return &placement{object: told.GetObject()} }
 
 // begin has a placement have a pod, on its node, and a state, unless it has.
-func (s *steps) begin(of *placement, told *pluginv1.Placement) error {
+func (s *steps) begin(of *placement, at *placeserver.Placement) error {
 	if of.pod != nil {
 		return nil
 	}
+	told := at.Told
 	uid := types.UID(told.GetUid())
 	switch {
 	case of.object != nil:
@@ -101,6 +103,7 @@ func (s *steps) begin(of *placement, told *pluginv1.Placement) error {
 	if of.state = s.profile.takeJudged(uid); of.state == nil {
 		of.state = newState()
 	}
+	annotate.With(of.state, at)
 	return nil
 }
 
@@ -113,7 +116,7 @@ func (s *steps) Take(step *placeserver.Step, waits func(most time.Duration)) (*p
 		return nil, s.queueSort(step)
 	}
 	of := step.Placement.Of.(*placement)
-	if err := s.begin(of, step.Placement.Told); err != nil {
+	if err := s.begin(of, step.Placement); err != nil {
 		return nil, err
 	}
 	if step.Kind == pluginv1.Step_STEP_RESERVE { // later ones may come when it has been judged again

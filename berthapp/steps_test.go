@@ -35,6 +35,7 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
+	"github.com/berth-scheduler/berth/berthapp/annotate"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/test/bubble"
 )
@@ -78,7 +79,7 @@ func (w *walker) note(point string, state fwk.CycleState, pod *v1.Pod, node stri
 	}
 	text := fmt.Sprintf("%s %s: %s on %s, state of %s", w.name, point, pod.UID, node, of)
 	w.test.mu.Lock()
-	w.test.heard, w.test.got = append(w.test.heard, text), pod
+	w.test.heard, w.test.got, w.test.state = append(w.test.heard, text), pod, state
 	at := strings.ToLower(w.name + " " + point + " " + string(pod.UID))
 	says := w.test.says[at]
 	if other := w.test.activates[at]; other != "" {
@@ -180,7 +181,10 @@ type walk struct {
 	mu    sync.Mutex
 	heard []string
 	got   *v1.Pod                       // by which a walker has been called last
+	state fwk.CycleState                // and with which
 	says  map[string]func() *fwk.Status // by "a reserve p"
+
+	told *pluginv1.Placement // what is told with a reserve of what was chosen before; nil: nothing
 
 	results map[string]*fwk.PostFilterResult // of PostFilter, by walker
 
@@ -277,7 +281,7 @@ func (w *walk) begin(ctx context.Context) {
 	w.t.Helper()
 	place, err := w.client.Place(ctx)
 	if err == nil {
-		err = place.Send(&pluginv1.PlaceRequest{Id: 1, Profiles: []*pluginv1.Profile{{SchedulerName: "default-scheduler"}}, HearsActivates: true})
+		err = place.Send(&pluginv1.PlaceRequest{Id: 1, Profiles: []*pluginv1.Profile{{SchedulerName: "default-scheduler"}}, HearsActivates: true, HearsAnnotations: true})
 	}
 	if err != nil {
 		w.t.Fatal(err)
@@ -355,6 +359,7 @@ func (w *walk) step(step pluginv1.Step, uid string, plugins ...string) {
 	switch step {
 	case reserve:
 		r.Placement.Object = w.object(uid)
+		r.Placement.Stands, r.Placement.Annotations = w.told.GetStands(), w.told.GetAnnotations()
 	case preEnqueue:
 		r.Placement.Node = ""
 	}
@@ -404,6 +409,8 @@ func (w *walk) next(want []string) (got []string) {
 			text += fmt.Sprintf(" activates %v", r.GetActivates())
 		case len(r.GetWakes()) > 0:
 			text += fmt.Sprintf(" wakes %v", r.GetWakes())
+		case len(r.GetAnnotations()) > 0:
+			text += fmt.Sprintf(" annotations %v", r.GetAnnotations())
 		}
 		got = append(got, text)
 	}
@@ -459,6 +466,52 @@ func TestStepsGoOnWithTheStateOfTheVerdicts(t *testing.T) {
 	w.step(postBind, "r", "A")
 	w.expect("8")
 	w.hears("A PostBind: r on n, state of none", "B PostBind: r on n, state of none")
+}
+
+// What plugins choose in Reserve goes with the answer, and only then; the state says what has been chosen until the placement is over.
+func TestPluginsChooseAnnotations(t *testing.T) {
+	const cards = "example.com/cards"
+	w := newWalk(t)
+	choose := func(at, value string, want string) {
+		w.say(at, func() *fwk.Status {
+			err := annotate.Annotate(w.state, cards, value)
+			if got := fmt.Sprint(err); !strings.Contains(got, want) {
+				t.Errorf("%s: %v, want %s", at, err, want)
+			}
+			return nil
+		})
+	}
+	choose("a reserve p", "1", "<nil>")
+	choose("b reserve p", "2", "chosen already, with another value")
+	choose("a prebind p", "3", "chosen already")
+	w.say("a unreserve p", func() *fwk.Status {
+		if got := annotate.Annotations(w.state); got[cards] != "1" || annotate.Stands(w.state) {
+			t.Errorf("chosen is %v, stands %v", got, annotate.Stands(w.state))
+		}
+		return nil
+	})
+	w.step(reserve, "p", "A", "B")
+	w.expect("2 annotations map[example.com/cards:1]")
+	w.step(preBind, "p", "A", "B")
+	w.expect("3")
+	w.step(unreserve, "p", "A", "B")
+	w.expect("4")
+	w.say("a unreserve p", nil)
+	w.told = &pluginv1.Placement{Stands: true, Annotations: map[string]string{cards: "1"}}
+	w.say("a reserve p", func() *fwk.Status {
+		if got := annotate.Annotations(w.state); got[cards] != "1" || !annotate.Stands(w.state) {
+			t.Errorf("chosen is %v, stands %v", got, annotate.Stands(w.state))
+		}
+		if err := annotate.Annotate(w.state, "example.com/more", "1"); err == nil {
+			t.Error("more is chosen for what stands")
+		}
+		return nil
+	})
+	w.step(reserve, "p", "A", "B")
+	w.expect("5")
+	if err := annotate.Annotate(framework.NewCycleState(), cards, "1"); !errors.Is(err, annotate.ErrNotBerth) {
+		t.Errorf("in kube-scheduler: %v", err)
+	}
 }
 
 func TestAStepThatIsRefusedNamesThePlugin(t *testing.T) {

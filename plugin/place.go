@@ -202,15 +202,15 @@ func (s *taken) call(name string, f func(context.Context, *Plugin, *Placement) (
 			err = fmt.Errorf("panic: %v", what)
 		}
 	}()
-	return f(ctx, plugin, s.of.hand(name))
+	return f(ctx, plugin, s.of.hand(name, s.Placement))
 }
 
 // hand returns the placement as a plugin gets it.
-func (of *placement) hand(plugin string) *Placement {
+func (of *placement) hand(plugin string, at *placeserver.Placement) *Placement {
 	if of.handed[plugin] == nil {
 		of.handed[plugin] = &Placement{
-			UID: of.told.GetUid(), Namespace: of.told.GetNamespace(), Name: of.told.GetName(), SchedulerName: of.told.GetSchedulerName(), Node: of.told.GetNode(),
-			plugin: plugin, of: of,
+			UID: of.told.GetUid(), Namespace: of.told.GetNamespace(), Name: of.told.GetName(), SchedulerName: of.told.GetSchedulerName(), Node: of.told.GetNode(), Stands: of.told.GetStands(),
+			plugin: plugin, of: of, at: at,
 		}
 	}
 	return of.handed[plugin]

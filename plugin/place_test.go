@@ -102,7 +102,7 @@ func inMemory(t *testing.T, plugins ...Plugin) (pluginv1.PluginServiceClient, *s
 func begin(t *testing.T, client pluginv1.PluginServiceClient, profiles ...*pluginv1.Profile) *placer {
 	t.Helper()
 	p := opened(t, client)
-	p.request(&pluginv1.PlaceRequest{Profiles: profiles})
+	p.request(&pluginv1.PlaceRequest{Profiles: profiles, HearsAnnotations: true})
 	return p
 }
 
@@ -149,6 +149,9 @@ func inWords(r *pluginv1.PlaceResponse) string {
 	}
 	if r.GetError() != "" {
 		said += " error: " + r.GetError()
+	}
+	if len(r.GetAnnotations()) > 0 {
+		said += fmt.Sprint(" annotations ", r.GetAnnotations())
 	}
 	if len(r.GetActivates()) > 0 {
 		said += fmt.Sprint(" activates ", r.GetActivates())
@@ -945,6 +948,109 @@ func TestAPlacementOfNoStreamIsQuiet(t *testing.T) {
 	if _, err := p.Pod(); err == nil {
 		t.Error("there is a pod")
 	}
+	if err := p.Annotate("example.com/a", "1"); err == nil || p.Annotations() != nil {
+		t.Error("something is chosen")
+	}
+}
+
+// chooser is a plugin that chooses an annotation in Reserve, and notes what has been chosen at each step.
+func chooser(name, annotation string, h *history, value *string) Plugin {
+	note := func(point string, p *Placement) { h.add("%s %s: %v", name, point, p.Annotations()) }
+	choose := func(p *Placement, annotation, value string) {
+		if err := p.Annotate(annotation, value); err != nil {
+			h.add("%s: %v", name, err)
+		}
+	}
+	return Plugin{
+		Name: name,
+		Reserve: func(_ context.Context, p *Placement) (*Rejection, error) {
+			note("reserve", p)
+			choose(p, annotation, *value)
+			return nil, nil
+		},
+		Unreserve: func(_ context.Context, p *Placement) { note("unreserve", p) },
+		PreBind: func(_ context.Context, p *Placement) (*Rejection, error) {
+			note("preBind", p)
+			choose(p, "example.com/late", "1")
+			return nil, nil
+		},
+	}
+}
+
+func TestAPluginChoosesAnnotationsForAPod(t *testing.T) {
+	const cards, other = "example.com/cards", "example.com/other"
+	bubble.Test(t, func(t *testing.T) {
+		h, one, two := new(history), "1", "2"
+		fails := Plugin{Name: "Fails", Unreserve: func(context.Context, *Placement) {}, Reserve: func(context.Context, *Placement) (*Rejection, error) {
+			return &Rejection{Reason: "no"}, nil
+		}}
+		client, _ := inMemory(t, chooser("A", cards, h, &one), chooser("B", other, h, &two), chooser("C", cards, h, &two), chooser("D", "kubernetes.io/x", h, &one), fails)
+		p := begin(t, client)
+		p.step(reserve, "u", "A", "B", "C", "D")
+		p.expect("2 annotations map[example.com/cards:1 example.com/other:2]")
+		h.expect(t, "A reserve: map[]", "B reserve: map[example.com/cards:1]", "C reserve: map[example.com/cards:1 example.com/other:2]",
+			`C: annotation "example.com/cards" has been chosen already, with another value`,
+			"D reserve: map[example.com/cards:1 example.com/other:2]", `D: annotation "kubernetes.io/x": names of kubernetes.io are Kubernetes' own`)
+		p.step(preBind, "u", "A")
+		p.expect("3")
+		p.step(unreserve, "u", "A")
+		p.expect("4")
+		h.expect(t, "A preBind: map[example.com/cards:1 example.com/other:2]", `A: annotation "example.com/late": it is only chosen while the pod is reserved`,
+			"A unreserve: map[example.com/cards:1 example.com/other:2]")
+		// What one has chosen is known when it is taken back because another one rejects; nobody else hears of it.
+		p.step(reserve, "u", "A", "Fails")
+		p.expect("5 Fails: no")
+		p.step(unreserve, "u", "A")
+		p.expect("6")
+		h.expect(t, "A reserve: map[]", "A unreserve: map[example.com/cards:1]")
+	})
+}
+
+func TestNothingIsChosenForABinderThatDoesNotWriteIt(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		h, one := new(history), "1"
+		client, _ := inMemory(t, chooser("A", "example.com/cards", h, &one))
+		p := opened(t, client)
+		p.request(&pluginv1.PlaceRequest{})
+		p.step(reserve, "u", "A")
+		p.expect("2")
+		h.expect(t, "A reserve: map[]", `A: annotation "example.com/cards": the binder is of a release that writes none`)
+	})
+}
+
+func TestWhatWasChosenStands(t *testing.T) {
+	const cards = "example.com/cards"
+	bubble.Test(t, func(t *testing.T) {
+		h, value := new(history), "1"
+		stood := make(chan bool, 3)
+		p := chooser("A", cards, h, &value)
+		choose := p.Reserve
+		p.Reserve = func(ctx context.Context, p *Placement) (*Rejection, error) {
+			stood <- p.Stands
+			return choose(ctx, p)
+		}
+		client, _ := inMemory(t, p)
+		s := begin(t, client)
+		of := func(uid string, annotations map[string]string) *pluginv1.Placement {
+			told := placed(uid)
+			told.Stands, told.Annotations = true, annotations
+			return told
+		}
+		s.request(&pluginv1.PlaceRequest{Step: reserve, Plugins: []string{"A"}, Placement: of("same", map[string]string{cards: "1"})})
+		s.expect("2")
+		h.expect(t, "A reserve: map[example.com/cards:1]")
+		s.request(&pluginv1.PlaceRequest{Step: reserve, Plugins: []string{"A"}, Placement: of("different", map[string]string{cards: "2"})})
+		s.expect("3")
+		h.expect(t, "A reserve: map[example.com/cards:2]", `A: annotation "example.com/cards" has been chosen already, with another value`)
+		s.request(&pluginv1.PlaceRequest{Step: reserve, Plugins: []string{"A"}, Placement: of("none", nil)})
+		s.expect("4")
+		h.expect(t, "A reserve: map[]", `A: annotation "example.com/cards": what was chosen for the pod is recorded, and nothing else is chosen`)
+		for range 3 {
+			if !<-stood {
+				t.Error("it does not stand")
+			}
+		}
+	})
 }
 
 // A pod that an ended stream has still is not waited for when it is given back.

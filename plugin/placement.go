@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/placeserver"
 )
 
 // Placement is a pod and the node that it was given. A plugin gets the same one at all of its steps, from Reserve on, and another one if the pod is reserved again: what a plugin keeps of
@@ -19,9 +20,12 @@ type Placement struct {
 	SchedulerName string
 	// Node is the node's metadata.name. "" at PreEnqueue and SortKey.
 	Node string
+	// Stands: the pod was reserved before, here or elsewhere, and what was chosen for it then is recorded. Reserve notes what [Placement.Annotations] say, and chooses nothing.
+	Stands bool
 
 	plugin string     // whose it is
 	of     *placement // nil: none that a stream has told of
+	at     *placeserver.Placement
 }
 
 // Queued is how a pod waits.
@@ -49,6 +53,29 @@ func (p *Placement) Pod() (*corev1.Pod, error) {
 		return nil, errPodNotTold
 	}
 	return p.of.pod()
+}
+
+var errOfNoStream = errors.New("nothing can be chosen for a placement that no stream has told of")
+
+// Annotate chooses an annotation for the pod, in Reserve: which of the node's cards are the pod's own, say. Berth records it before anything is written to the API server, so that another binder that takes over chooses nothing else, tells it again with
+// the placement when that is reserved anew, and writes it to the pod in the request that binds it: who reads the pod, and sees it on the node, sees the annotation. Unreserve ends that, without that anybody has seen it. It is over once the pod is bound:
+// then the API server's pod says it, and Berth does not.
+//
+// An error names what is wrong: the name is none of an annotation, has no prefix, or one of Kubernetes' own; or there are more than 64, or more than 4096 bytes in all; or it has been chosen with another value, also by another plugin; or the placement
+// stands; or Reserve has returned. Then nothing has changed. Annotations are no secret, and whoever may change the pod can change them.
+func (p *Placement) Annotate(name, value string) error {
+	if p.at == nil {
+		return errOfNoStream
+	}
+	return p.at.Annotate(name, value)
+}
+
+// Annotations returns what has been chosen for the pod so far, by all plugins.
+func (p *Placement) Annotations() map[string]string {
+	if p.at == nil {
+		return nil
+	}
+	return p.at.Annotations()
 }
 
 // Allow says that a placement that waits may be, as far as the plugin is concerned: it goes on when all plugins have said so that have it wait. It can be called from anywhere, also more than

@@ -69,14 +69,14 @@ func TestPluginTestSaysOfEachCaseWhetherItIsOK(t *testing.T) {
 		oks    int
 		prints string
 	}{
-		{"a good one", []string{good.Addr().String()}, "", 24, "ok    Describe tells of plugins as they can be, and the same each time (filters: none; scores: P)\n"},
-		{"on a socket", []string{"unix://" + socket}, "", 24, "a node; asked about again in"},
-		{"about objects", []string{good.Addr().String(), "--objects=" + objects}, "", 24, ""},
-		{"over TLS", append(as("operator"), secure.Addr().String()), "", 24, ""},
-		{"over TLS, by another name", append(as("operator"), secure.Addr().String(), "--tls-server-name=gpu.internal"), "", 24, ""},
+		{"a good one", []string{good.Addr().String()}, "", 25, "ok    Describe tells of plugins as they can be, and the same each time (filters: none; scores: P)\n"},
+		{"on a socket", []string{"unix://" + socket}, "", 25, "a node; asked about again in"},
+		{"about objects", []string{good.Addr().String(), "--objects=" + objects}, "", 25, ""},
+		{"over TLS", append(as("operator"), secure.Addr().String()), "", 25, ""},
+		{"over TLS, by another name", append(as("operator"), secure.Addr().String(), "--tls-server-name=gpu.internal"), "", 25, ""},
 		{"over TLS, by a name that it has not", append(as("operator"), secure.Addr().String(), "--tls-server-name=gpu"), "do not answer", 0, "not gpu"},
-		{"a bad one", []string{bad.Addr().String()}, "do not answer as they have to", 13, "FAIL  each question gets one answer, in order: question 0: it could not be answered: plugin P, node node-0: its score is 101: want 0 to 100\n"},
-		{"one with arguments that it does not take", []string{good.Addr().String(), `--args=P={"a":1}`}, "do not answer", 13, "its arguments in profile default-scheduler: it takes none"},
+		{"a bad one", []string{bad.Addr().String()}, "do not answer as they have to", 14, "FAIL  each question gets one answer, in order: question 0: it could not be answered: plugin P, node node-0: its score is 101: want 0 to 100\n"},
+		{"one with arguments that it does not take", []string{good.Addr().String(), `--args=P={"a":1}`}, "do not answer", 14, "its arguments in profile default-scheduler: it takes none"},
 		{"one that knows the caller for another", append(as("queue"), secure.Addr().String()), "do not answer", 0, `role "queue": want one of [binder operator]`},
 		{"one that wants TLS", []string{secure.Addr().String()}, "do not answer", 0, "FAIL  Describe"},
 		{"nobody", []string{"127.0.0.1:1"}, "do not answer", 0, "connection refused"},

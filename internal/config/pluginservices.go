@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-scheduler/berth/internal/aliases"
+	"github.com/berth-scheduler/berth/internal/annotations"
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -43,6 +44,8 @@ type PluginService struct {
 	Ignorable bool `json:"ignorable"`
 	// Objects says that it is sent Kubernetes' objects, if its plugins depend on them: of pods and nodes, all that the API server has. With a cluster that has one.
 	Objects bool `json:"objects,omitempty"`
+	// Annotations are the prefixes of annotations that its plugins may choose for pods, which Berth writes with the bind: none by default, 16 at most. None is kubernetes.io or k8s.io, or below these.
+	Annotations []string `json:"annotations,omitempty"`
 	// TLS is how both sides prove who they are. Nil: plaintext, which leaves the machine only if Insecure.
 	TLS *PluginTLS `json:"tls,omitempty"`
 	// Insecure says that plaintext to another machine is meant.
@@ -77,6 +80,7 @@ const (
 	maxServices       = 32
 	maxServicePlugins = 64 // as berth.plugin.v1 says
 	servicesTimeout   = time.Second
+	maxPrefixes       = 16 // of annotations
 	// maxArguments is how many bytes the arguments of all plugins of services may have: they are sent in one request, of at most 16 MiB.
 	maxArguments = 1 << 20
 )
@@ -169,6 +173,7 @@ func checkServices(written []writtenService) ([]PluginService, error) {
 		names[s.Name] = true
 		add(checkPlugins(at.Child("plugins"), s.Plugins, plugins)...)
 		add(checkConnection(at, &s)...)
+		add(checkAnnotations(at.Child("annotations"), s.Annotations)...)
 		s.Timeout.Duration, s.PreBindTimeout.Duration = servicesTimeout, PreBindTimeout
 		for _, d := range []struct {
 			name, want string
@@ -221,6 +226,19 @@ func checkPlugins(path *field.Path, plugins []ServicePlugin, taken map[string]bo
 			case slices.Contains(p.Points[:k], point):
 				errs = append(errs, field.Duplicate(at.Child("points").Index(k), point))
 			}
+		}
+	}
+	return errs
+}
+
+// checkAnnotations finds what is wrong with the prefixes of annotations that a service may choose.
+func checkAnnotations(path *field.Path, prefixes []string) (errs field.ErrorList) {
+	if n := len(prefixes); n > maxPrefixes {
+		return field.ErrorList{field.TooMany(path, n, maxPrefixes)}
+	}
+	for i, prefix := range prefixes {
+		if err := annotations.Check(map[string]string{prefix + "/x": ""}); err != nil || strings.Contains(prefix, "/") {
+			errs = append(errs, field.Invalid(path.Index(i), prefix, "want what comes before the slash of names of annotations, such as example.com, and neither kubernetes.io or k8s.io nor one below these"))
 		}
 	}
 	return errs

@@ -19,6 +19,8 @@ type Intent struct {
 	Volumes                       []VolumeIntent
 	// Scheduler is the scheduler name of a pod with volumes, "" if it was not recorded: where the pod is gone, nothing else says it.
 	Scheduler string
+	// Annotations are what was chosen for the pod, to be written with its bind.
+	Annotations map[string]string
 }
 
 // VolumeIntent says what a claim in the pod's namespace is to get: a volume, or, if that is "", one that is to be provisioned for the node.
@@ -48,6 +50,8 @@ type Record struct {
 type batchValue struct {
 	Epoch   int64      `json:"epoch"`
 	Intents [][]string `json:"intents"` // UID, namespace, name, node; of each volume claim, claim's UID, volume; and the scheduler name, if it is there
+	// Annotations has those of the intents that have some, by their index.
+	Annotations map[int]map[string]string `json:"annotations,omitempty"`
 }
 
 const (
@@ -193,6 +197,12 @@ func (t *Term) encodeBatch(b *Batch) (string, error) {
 			all = append(all, in.Scheduler)
 		}
 		value.Intents[i] = all[first:]
+		if len(in.Annotations) > 0 {
+			if value.Annotations == nil {
+				value.Annotations = make(map[int]map[string]string)
+			}
+			value.Annotations[i] = in.Annotations
+		}
 	}
 	encoded, err := json.Marshal(value)
 	if err != nil {
@@ -349,7 +359,7 @@ func decodeBatch(kv KV) (StoredBatch, error) {
 		for len(in) < 4 {
 			in = append(in, "")
 		}
-		b.Intents[i] = Intent{PodUID: in[0], Namespace: in[1], Name: in[2], Node: in[3]}
+		b.Intents[i] = Intent{PodUID: in[0], Namespace: in[1], Name: in[2], Node: in[3], Annotations: value.Annotations[i]}
 		for of := range slices.Chunk(in[4:], 3) {
 			switch len(of) {
 			case 3:

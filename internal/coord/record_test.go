@@ -38,6 +38,7 @@ func batch(id int64) Batch {
 		}
 		if i == 2 {
 			in.Scheduler = "default-scheduler"
+			in.Annotations = map[string]string{"example.com/cards": `GPU-1,<GPU-2>&"`, "example.com/other": ""}
 		}
 		b.Intents = append(b.Intents, in)
 	}

@@ -82,6 +82,8 @@ type Placement struct {
 	Told *pluginv1.Placement // without the object
 	Of   any                 // what Keep has returned
 
+	choice
+
 	plugins  []string // that are to reserve it
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
@@ -107,6 +109,8 @@ type stream struct {
 
 	activated *activations
 	hears     chan struct{} // closed when it is known that these are heard
+
+	annotations bool // are heard; of who takes requests, and of all steps behind the first
 
 	ending chan struct{} // closed when ended is there
 
@@ -236,6 +240,7 @@ func (p *stream) take(req *pluginv1.PlaceRequest) error {
 		case req.GetHearsActivates():
 			close(p.hears)
 		}
+		p.annotations = req.GetHearsAnnotations()
 		return nil
 	}
 	if len(req.GetProfiles()) > 0 {
@@ -401,6 +406,7 @@ func (p *stream) step(s *Step) *pluginv1.PlaceResponse {
 	switch s.Kind {
 	case pluginv1.Step_STEP_RESERVE:
 		err = p.server.left(of.ctx, of.Told.GetUid())
+		of.choose(p.annotations)
 	case pluginv1.Step_STEP_PERMIT, pluginv1.Step_STEP_PRE_BIND, pluginv1.Step_STEP_BIND:
 		if !of.reserved {
 			err = ErrNotReserved
@@ -412,7 +418,10 @@ func (p *stream) step(s *Step) *pluginv1.PlaceResponse {
 		})
 	}
 	if s.Kind == pluginv1.Step_STEP_RESERVE {
-		of.reserved = err == nil && response.Rejection == nil
+		chosen := of.chosen()
+		if of.reserved = err == nil && response.Rejection == nil; of.reserved {
+			response.Annotations = chosen
+		}
 	}
 	switch {
 	case s.Kind == pluginv1.Step_STEP_BIND && errors.Is(err, ErrSkipped):

@@ -123,7 +123,7 @@ func TestABindThatIsLateHarmsNobodyElse(t *testing.T) {
 					t.Errorf("late: bound %v, %v", bound, err)
 				}
 			}
-			if err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err != nil {
+			if _, err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err != nil {
 				t.Errorf("another pod: %v", err)
 			}
 			var got []string

@@ -37,6 +37,8 @@ type Service struct {
 	Ignorable bool
 	// Objects says that it may be sent Kubernetes' objects.
 	Objects bool
+	// Annotations are the prefixes of annotations that its plugins may choose for pods: what comes before the slash of a name. One with a Profile may choose all.
+	Annotations []string
 	// Follows says that what it keeps of a pod, and of the cluster, is for verdicts and steps alike: of a profile that has it take part in a scheduling cycle, it is told of the cluster before each step of one,
 	// and of each placement that it has anything to do with before that is recorded. It knows by itself what a pod is that is about to wait for its turn.
 	Follows bool

@@ -89,7 +89,7 @@ func TestAProcessIsLeftOnWhichNoPlacementsAreTold(t *testing.T) {
 		t.Helper()
 		pass()
 		pass()
-		if err := h.Reserve(t.Context(), 1, placementOf(what), noPod); (err == nil) != good {
+		if _, err := h.Reserve(t.Context(), 1, placementOf(what), noPod); (err == nil) != good {
 			t.Errorf("%s: %v", what, err)
 		}
 		if is := h.services[0].placing.now(); !good && is != nil {
@@ -127,7 +127,7 @@ func TestAProcessIsLeftThatEndsEachStreamOfPlacements(t *testing.T) {
 	for range 2 * mostDoubts {
 		pass()
 		pass()
-		if err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); err == nil {
+		if _, err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); err == nil {
 			t.Fatal("it has reserved something")
 		}
 		if is := h.services[0].placing.now(); is != nil {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-scheduler/berth/internal/annotations"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/extender"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
@@ -68,6 +69,8 @@ type call struct {
 	skipped bool
 	key     SortKey
 	err     error
+
+	annotations map[string]string // chosen for the pod
 }
 
 // binds returns how many binds have not been answered.
@@ -204,7 +207,7 @@ func (is *placeStream) sendEntering(at step, plugins []string, p Placement, obje
 func newCall(s step, plugins []string, p Placement, object []byte, wake func()) *call {
 	return &call{
 		request: &pluginv1.PlaceRequest{
-			Placement: &pluginv1.Placement{Uid: p.UID, Namespace: p.Namespace, Name: p.Name, SchedulerName: p.SchedulerName, Node: p.Node, Object: object},
+			Placement: &pluginv1.Placement{Uid: p.UID, Namespace: p.Namespace, Name: p.Name, SchedulerName: p.SchedulerName, Node: p.Node, Object: object, Annotations: p.Annotations, Stands: p.stands && s == reserve},
 			Step:      pluginv1.Step(s) + 1, Plugins: plugins,
 		},
 		began: time.Now(), first: make(chan struct{}), last: make(chan struct{}), wake: wake,
@@ -335,6 +338,7 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 		return nil
 	}
 	delete(is.calls, response.GetId())
+	c.annotations = response.GetAnnotations()
 	c.skipped, c.key = response.GetSkipped(), SortKey{is.sorts | uint64(response.GetSortOrder()), response.GetSortKey()}
 	uid, told := c.request.GetPlacement().GetUid(), c.request.GetStep()
 	if at := step(told - 1); at.ofQueue() {
@@ -361,6 +365,20 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 	return nil
 }
 
+// chooses returns why what is chosen for a pod with a step cannot be. The stream is sound, and it is as if the step had failed.
+func (c *call) chooses(chosen map[string]string) error {
+	told := c.request.GetPlacement()
+	for name, value := range chosen {
+		if is, ok := told.GetAnnotations()[name]; told.GetStands() && (!ok || is != value) {
+			return errStep(extender.Short(fmt.Sprintf("annotations: %q is chosen, and what was chosen for the pod before stands", name)))
+		}
+	}
+	if err := annotations.Check(chosen); err != nil {
+		return errStep(extender.Short(fmt.Sprintf("annotations: %v", err)))
+	}
+	return nil
+}
+
 // says returns what a response says has become of a call, or what is wrong with it.
 func (is *placeStream) says(c *call, response *pluginv1.PlaceResponse) error {
 	waits, rejection := response.GetWaitsMilliseconds(), response.GetRejection()
@@ -379,10 +397,12 @@ func (is *placeStream) says(c *call, response *pluginv1.PlaceResponse) error {
 		return errors.New("rejection: who sorts rejects nothing")
 	case response.GetSkipped() && (c.request.GetStep() != pluginv1.Step_STEP_BIND || rejection != nil || response.GetError() != ""):
 		return errors.New("skipped: only a bind is, that is neither rejected nor has failed")
+	case len(response.GetAnnotations()) > 0 && (c.request.GetStep() != pluginv1.Step_STEP_RESERVE || len(c.request.GetPlugins()) == 0 || rejection != nil || response.GetError() != ""):
+		return errors.New("annotations: only plugins that reserve a pod choose them, and that is neither rejected nor has failed")
 	case response.GetError() != "":
 		return errStep(extender.Short(response.GetError()))
 	case rejection == nil:
-		return nil
+		return c.chooses(response.GetAnnotations())
 	case !slices.Contains(c.request.GetPlugins(), rejection.GetPlugin()):
 		return fmt.Errorf("rejection.plugin: %q was not asked", extender.Short(rejection.GetPlugin()))
 	case rejection.GetReason() == "":

@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/annotations"
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
@@ -40,6 +43,36 @@ var ErrPodGone = errors.New("there is no such pod any more")
 // Placement is a pod and the node that it was given.
 type Placement struct {
 	UID, Namespace, Name, SchedulerName, Node string
+	Chosen
+
+	stands bool // with reserve: what was chosen for it before is not chosen again
+}
+
+// Chosen is what plugins have chosen for a pod when it was reserved.
+type Chosen struct {
+	Annotations map[string]string // nobody changes it
+	by          Set               // the services that have, in this term; of others nobody knows
+}
+
+// adds returns what is chosen if a service chooses annotations, too. An error says that another one has chosen otherwise.
+func (c Chosen) adds(service *service, at int, chosen map[string]string) (Chosen, error) {
+	if len(chosen) == 0 {
+		return c, nil
+	}
+	all := maps.Clone(c.Annotations)
+	if all == nil {
+		all = make(map[string]string, len(chosen))
+	}
+	for _, name := range slices.Sorted(maps.Keys(chosen)) {
+		if is, ok := all[name]; ok && is != chosen[name] {
+			return c, errStep(fmt.Sprintf("plugin service %q chooses annotation %q of the pod, which another plugin has chosen with another value", service.Name, name))
+		}
+		all[name] = chosen[name]
+	}
+	if err := annotations.Check(all); err != nil {
+		return c, errStep(fmt.Sprintf("plugin service %q, and others: %v", service.Name, err))
+	}
+	return Chosen{all, c.by | 1<<at}, nil
 }
 
 // Reserves reports whether services are to be told where a pod of a scheduler name goes before that is recorded.
@@ -114,17 +147,20 @@ func (h *Host) inOrder(schedulerName string, at step) []*use {
 	return out
 }
 
-// Reserve has services note that a pod is to go to a node, where it is placed already in a state of that epoch. A Rejection says that a plugin does not let it, another error that
+// Reserve has services note that a pod is to go to a node, where it is placed already in a state of that epoch, and returns what they have chosen for it. A Rejection says that a plugin does not let it, another error that
 // one has failed. Then Unreserve is called.
-func (h *Host) Reserve(ctx context.Context, epoch cluster.Epoch, p Placement, pod PodOf) error {
+func (h *Host) Reserve(ctx context.Context, epoch cluster.Epoch, p Placement, pod PodOf) (chosen Chosen, err error) {
 	for _, u := range h.inOrder(p.SchedulerName, reserve) {
 		s := h.services[u.service]
-		_, err := s.reserve(ctx, epoch, u, p, pod)
+		_, chosen, err := s.reserve(ctx, epoch, u, p, pod)
 		if err := s.excused(ctx, err, u.steps[reserve]); err != nil {
-			return err
+			return Chosen{}, err
+		}
+		if p.Chosen, err = p.Chosen.adds(s, u.service, chosen); err != nil {
+			return Chosen{}, err
 		}
 	}
-	return nil
+	return p.Chosen, nil
 }
 
 // Permit asks services whether a placement that is reserved may be. Nil: it may, and else it waits, and wake is called when there is something new. Errors are as of Reserve.
@@ -133,7 +169,11 @@ func (h *Host) Permit(ctx context.Context, epoch cluster.Epoch, p Placement, wak
 	for _, u := range h.inOrder(p.SchedulerName, reserve) { // who has been begun anew meanwhile knows nothing of it
 		s := h.services[u.service]
 		if is := s.settled(ctx); is == nil || !is.isReserved(p.UID) {
-			if err := s.excused(ctx, fmt.Errorf("%w since the pod was reserved", errEnded), nil); err != nil {
+			err := fmt.Errorf("%w since the pod was reserved", errEnded)
+			if p.by&(1<<u.service) != 0 { // what it has chosen it may choose for others by now, ignorable or not
+				return nil, fmt.Errorf("plugin service %q: %w", s.Name, err)
+			}
+			if err := s.excused(ctx, err, nil); err != nil {
 				return nil, err
 			}
 		}
@@ -153,7 +193,7 @@ func (h *Host) Permit(ctx context.Context, epoch cluster.Epoch, p Placement, wak
 			return nil, err
 		}
 		if err == nil && c.waits > 0 {
-			w.of = append(w.of, waiting{s, c, time.Now().Add(c.waits + s.Timeout)}) // it says by itself when it has waited for long enough
+			w.of = append(w.of, waiting{s, c, time.Now().Add(c.waits + s.Timeout), p.by&(1<<u.service) != 0}) // it says by itself when it has waited for long enough
 		}
 	}
 	if len(w.of) == 0 {
@@ -171,7 +211,7 @@ func (h *Host) PreBind(ctx context.Context, epoch cluster.Epoch, p Placement, po
 		s := h.services[u.service]
 		is, err := s.beginPlacing(ctx, epoch)
 		if err == nil && !is.isReserved(p.UID) {
-			is, err = s.reserve(ctx, epoch, u, p, pod)
+			is, _, err = s.reserve(ctx, epoch, u, p.standing(), pod)
 		}
 		if err != nil {
 			if err := s.excused(ctx, err, u.steps[preBind]); err != nil {
@@ -180,7 +220,7 @@ func (h *Host) PreBind(ctx context.Context, epoch cluster.Epoch, p Placement, po
 			continue
 		}
 		c := is.send(preBind, u.steps[preBind], p, nil, wake)
-		return &Wait{of: []waiting{{s, c, time.Now().Add(s.PreBindTimeout)}}}, at + 1, nil
+		return &Wait{of: []waiting{{service: s, call: c, until: time.Now().Add(s.PreBindTimeout)}}}, at + 1, nil
 	}
 	return nil, at, nil
 }
@@ -244,7 +284,8 @@ func (s *service) knows(ctx context.Context, epoch cluster.Epoch, u *use, p Plac
 	case err != nil:
 		return nil, err
 	case !is.isReserved(p.UID):
-		return s.reserve(ctx, epoch, u, p, pod)
+		is, _, err := s.reserve(ctx, epoch, u, p.standing(), pod)
+		return is, err
 	}
 	if c := is.underWay(reserve, p.UID); c != nil { // whoever has sent it has not waited
 		if err := s.await(ctx, is, c, c.last); err != nil {
@@ -323,6 +364,15 @@ func (h *Host) Bound(ctx context.Context, epoch cluster.Epoch, p Placement, over
 	}
 }
 
+// Rested ends a placement that was told as standing though it was bound already: services that have been begun anew keep nothing of it as what is not bound.
+func (h *Host) Rested(p Placement) {
+	for i := range h.uses[p.SchedulerName] {
+		if is := h.services[h.uses[p.SchedulerName][i].service].placing.now(); is != nil && is.isReserved(p.UID) {
+			is.send(postBind, nil, p, nil, nil)
+		}
+	}
+}
+
 // mostBinds is how many binds a service may have been told of that it has not answered, if others wait for that.
 const mostBinds = 1000
 
@@ -339,18 +389,27 @@ func (h *Host) Hangs(schedulerName string) {
 	}
 }
 
-// reserve tells a service of a placement, on the stream that there is then, which it returns.
-func (s *service) reserve(ctx context.Context, epoch cluster.Epoch, u *use, p Placement, pod PodOf) (*placeStream, error) {
+// standing returns a placement as it is told to who does not know of it though it has been reserved.
+func (p Placement) standing() Placement {
+	p.stands = true
+	return p
+}
+
+// reserve tells a service of a placement, on the stream that there is then, which it returns, with what the service has chosen for the pod.
+func (s *service) reserve(ctx context.Context, epoch cluster.Epoch, u *use, p Placement, pod PodOf) (*placeStream, map[string]string, error) {
 	is, err := s.beginPlacing(ctx, epoch)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	object, err := is.objectOf(ctx, pod)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c := is.send(reserve, u.steps[reserve], p, object, nil)
-	return is, s.await(ctx, is, c, c.last)
+	if err := s.await(ctx, is, c, c.last); err != nil {
+		return is, nil, err
+	}
+	return is, c.annotations, s.mayChoose(p, c.annotations)
 }
 
 // await waits for an answer to a call within the service's time. Who does not get one ends the stream, but for one that ends by itself: nobody knows what has been done.
@@ -368,4 +427,18 @@ func (s *service) await(ctx context.Context, is *placeStream, c *call, answer <-
 	err = fmt.Errorf("%w of %v", errLate, s.Timeout)
 	is.cancel(err)
 	return err
+}
+
+// mayChoose returns why a service may not choose annotations, nil if it may: those that are compiled in may all, others those with a prefix that the configuration lets them.
+func (s *service) mayChoose(p Placement, chosen map[string]string) error {
+	if s.Profile != "" {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(chosen)) {
+		_, told := p.Annotations[name] // by whomever
+		if prefix, _, _ := strings.Cut(name, "/"); !told && !slices.Contains(s.Annotations, prefix) {
+			return errStep(fmt.Sprintf("it chooses annotation %q, and the configuration does not let it: its annotations have to have %q", name, prefix))
+		}
+	}
+	return nil
 }

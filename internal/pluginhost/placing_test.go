@@ -110,7 +110,7 @@ func hostingAt(t *testing.T, at grpc.ClientConnInterface, s *stepper, timeout ti
 	t.Helper()
 	all := []string{"P"}
 	h, err := New(Config{
-		Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: at, Timeout: timeout, PreBindTimeout: time.Hour, Objects: s.objects}},
+		Services: []Service{{Name: "s", Plugins: []Plugin{{Name: "P"}}, Conn: at, Timeout: timeout, PreBindTimeout: time.Hour, Objects: s.objects, Annotations: []string{"example.com"}}},
 		Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}, Steps: map[string]Steps{"default-scheduler": {Reserve: all, Permit: all, PreBind: all, PostBind: all, Bind: all, BindsRest: true}},
 		Objects: noNodes{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
@@ -163,7 +163,7 @@ func TestNothingIsKeptOfPlacementsThatAreOver(t *testing.T) {
 	wake := make(chan struct{}, 100)
 	for _, bound := range []bool{true, false} {
 		p := placementOf("p")
-		if err := h.Reserve(t.Context(), 1, p, pod); err != nil {
+		if _, err := h.Reserve(t.Context(), 1, p, pod); err != nil {
 			t.Fatal(err)
 		}
 		if w, err := h.Permit(t.Context(), 1, p, nil); w != nil || err != nil {
@@ -232,7 +232,7 @@ func TestAnswersToStepsThatMakeNoSenseEndTheStream(t *testing.T) {
 			}}
 			h := hosting(t, s, time.Minute)
 			p := placementOf("p")
-			if err := h.Reserve(t.Context(), 1, p, noPod); err != nil {
+			if _, err := h.Reserve(t.Context(), 1, p, noPod); err != nil {
 				t.Fatal(err)
 			}
 			wake := make(chan struct{}, 100)
@@ -289,13 +289,13 @@ func TestAServiceThatDoesNotAnswerAStepInTimeIsBegunAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.services[0].Timeout = 50 * time.Millisecond
-	if err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); !errors.Is(err, errLate) {
+	if _, err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); !errors.Is(err, errLate) {
 		t.Fatalf("reserve: %v", err)
 	}
 	if is := h.services[0].placing.now(); is != nil { // it ends behind the answer
 		is.running.Wait()
 	}
-	if err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); !errors.Is(err, errLate) {
+	if _, err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); !errors.Is(err, errLate) {
 		t.Fatalf("at once: %v, want what was wrong", err)
 	}
 	if got := len(s.requests()); got != 2 {
@@ -304,7 +304,7 @@ func TestAServiceThatDoesNotAnswerAStepInTimeIsBegunAnew(t *testing.T) {
 	inTime.Store(true)
 	h.services[0].Timeout = time.Minute
 	clock += failedFor
-	if err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err != nil {
+	if _, err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err != nil {
 		t.Errorf("a second later: %v", err)
 	}
 }
@@ -601,7 +601,7 @@ func TestNoPlacementWaitsForLongerThanThereIsTime(t *testing.T) {
 	}}
 	h := hosting(t, s, time.Minute)
 	p := placementOf("p")
-	if err := h.Reserve(t.Context(), 1, p, noPod); err != nil {
+	if _, err := h.Reserve(t.Context(), 1, p, noPod); err != nil {
 		t.Fatal(err)
 	}
 	permits, err := h.Permit(t.Context(), 1, p, nil)
@@ -662,7 +662,10 @@ func TestWhatAServiceWantsTriedIsKept(t *testing.T) {
 		return append(out, &pluginv1.PlaceResponse{})
 	}}
 	h := hosting(t, s, time.Minute)
-	reserve := func(pod string) error { return h.Reserve(t.Context(), 1, placementOf(pod), noPod) }
+	reserve := func(pod string) error {
+		_, err := h.Reserve(t.Context(), 1, placementOf(pod), noPod)
+		return err
+	}
 	says = [][]string{{"a", "b"}, {"b"}}
 	h.services[0].activated.add([]string{"b", "later", "", strings.Repeat("u", 254)}, false)
 	if err := reserve("p"); err != nil {
@@ -719,11 +722,11 @@ func TestAServiceThatActivatesIsHeardAgain(t *testing.T) {
 			if len(s.requests()) > 0 {
 				t.Errorf("tells %v: it has been begun by nobody", tells)
 			}
-			if err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); err != nil {
+			if _, err := h.Reserve(t.Context(), 1, placementOf("p"), noPod); err != nil {
 				t.Fatal(err)
 			}
 			breaks.Store(true)
-			if err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err == nil {
+			if _, err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err == nil {
 				t.Fatal("it makes sense")
 			}
 			if got := h.TakeActivated(5); len(got) > 0 {

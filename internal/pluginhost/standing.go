@@ -35,8 +35,9 @@ type placing struct {
 	why    error
 
 	// These are of who begins one.
-	often   bool          // a good stream has ended by itself
-	goodEnd time.Duration // by clock, when one has last
+	often   bool           // a good stream has ended by itself
+	goodEnd time.Duration  // by clock, when one has last
+	refused *time.Duration // by clock, since when it does not reserve again what was chosen for a pod; nil: it does
 
 	streams   uint32 // as many have been begun
 	doubts    doubts
@@ -140,20 +141,26 @@ func (s *service) tellStanding(is *placeStream) error {
 		}
 		return nil
 	}
+	refused := false
 	calls := make([]*call, len(all))
 	for i, p := range all {
 		if gone[i] {
 			continue
 		}
-		calls[i] = is.send(reserve, useOf(p).steps[reserve], p.Placement, objects[i], answers.wake)
+		calls[i] = is.send(reserve, useOf(p).steps[reserve], p.Placement.standing(), objects[i], answers.wake)
 	}
 	for i, c := range calls {
 		if c == nil {
 			continue
 		}
 		err := answered(c)
-		if err == nil && c.err != nil {
-			p := all[i]
+		if p := all[i]; err == nil && c.err != nil {
+			if why := fmt.Errorf("it does not reserve again what was chosen for pod %s/%s, and stands: %w", p.Namespace, p.Name, c.err); len(p.Annotations) > 0 && s.waitsFor() {
+				return why
+			} else if len(p.Annotations) > 0 {
+				refused = true
+				s.log.Error("plugin service: it goes on without what was chosen for a pod, and may choose it for another one", "err", why)
+			}
 			s.log.Warn("plugin service: it does not reserve again what stands", "pod", p.Namespace+"/"+p.Name, "err", c.err)
 			err = answered(is.send(unreserve, useOf(p).steps[unreserve], p.Placement, nil, answers.wake))
 		}
@@ -161,7 +168,22 @@ func (s *service) tellStanding(is *placeStream) error {
 			return err
 		}
 	}
+	if !refused {
+		s.placing.refused = nil
+	}
 	return nil
+}
+
+// refusedFor is for how long no stream begins of a service that does not reserve again what was chosen for a pod: a stream that has ended may have it still, or the pod is bound, or given back, in that time.
+const refusedFor = 10 * time.Second
+
+// waitsFor reports whether what a service does not reserve again is waited for still. Only who begins a stream calls it.
+func (s *service) waitsFor() bool {
+	now := s.clock()
+	if s.placing.refused == nil {
+		s.placing.refused = &now
+	}
+	return now-*s.placing.refused < refusedFor
 }
 
 // now returns the stream, nil if there is none.
@@ -271,7 +293,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	for _, p := range plugins {
 		is.objects = is.objects || p.GetDepends().GetObjects() || p.GetDepends().GetPod()
 	}
-	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles, HearsActivates: true}}
+	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles, HearsActivates: true, HearsAnnotations: true}}
 	is.more <- struct{}{}
 	is.running.Go(is.sends)
 	is.running.Go(is.receives)

@@ -23,6 +23,15 @@ type waiting struct {
 	service *service
 	call    *call
 	until   time.Time
+	chose   bool // it has chosen something for the pod: it is not passed over
+}
+
+// excused is the service's, unless it has chosen something, which it may choose for another pod when it has failed.
+func (w *waiting) excused(err error, plugins []string) error {
+	if w.chose && err != nil && !errors.As(err, new(Rejection)) {
+		return fmt.Errorf("plugin service %q: %w", w.service.Name, err)
+	}
+	return w.service.excused(context.Background(), err, plugins)
 }
 
 // Decided reports whether it is known what becomes of the placement: an error is as of [Host.Reserve].
@@ -33,12 +42,12 @@ func (w *Wait) Decided(now time.Time) (is bool, err error) {
 		}
 		select {
 		case <-on.call.last:
-			err = on.service.excused(context.Background(), on.call.err, on.call.request.GetPlugins())
+			err = on.excused(on.call.err, on.call.request.GetPlugins())
 		default:
 			if now.Before(on.until) {
 				return false
 			}
-			err = on.service.excused(context.Background(), on.late(), nil)
+			err = on.excused(on.late(), nil)
 		}
 		return err == nil
 	})

@@ -55,6 +55,7 @@ var cases = []testCase{
 	{"where a pod belongs in the queue is answered by its id, and is of no order", sorts, (*suite).sorted},
 	{"each step of a placement is answered by its id, and a rejection is of a plugin that was asked", steps, (*suite).eachStep},
 	{"what takes a placement back ends what is under way for it, which is answered first", steps, (*suite).takenBack},
+	{"what was chosen for a pod stands when it is reserved again", steps, (*suite).chosen},
 	{"steps of a placement do not wait for those of others", steps, (*suite).apart},
 	{"what was never reserved is taken back, or bound, all the same", steps, (*suite).unknown},
 	{"a stream of placements that is cut is taken back, and begins anew", steps, (*suite).cutOff},

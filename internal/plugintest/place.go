@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-scheduler/berth/internal/annotations"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 )
 
@@ -89,7 +90,7 @@ func (s *suite) openPlacing(ctx context.Context) (*placing, error) {
 		suite: s, place: place, asked: make(map[int64]*pluginv1.PlaceRequest), waits: make(map[int64]bool), said: make(map[int64]*pluginv1.PlaceResponse),
 		cause: func() error { return context.Cause(ctx) }, cancel: cancel,
 	}
-	if _, err := c.send(&pluginv1.PlaceRequest{Profiles: s.profiles()}); err != nil {
+	if _, err := c.send(&pluginv1.PlaceRequest{Profiles: s.profiles(), HearsAnnotations: true}); err != nil {
 		cancel(nil)
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (c *placing) step(step pluginv1.Step, of *pluginv1.Placement) (int64, error
 	told := &pluginv1.Placement{Uid: of.GetUid(), Namespace: of.GetNamespace(), Name: of.GetName(), SchedulerName: of.GetSchedulerName(), Node: of.GetNode()}
 	switch step {
 	case reserve:
-		told.Object = of.GetObject()
+		told.Object, told.Stands, told.Annotations = of.GetObject(), of.GetStands(), of.GetAnnotations()
 	case preEnqueue:
 		told.Object, told.Node = of.GetObject(), ""
 	}
@@ -194,8 +195,15 @@ func (c *placing) check(req *pluginv1.PlaceRequest, resp *pluginv1.PlaceResponse
 		return text("the reason of the rejection", rejection.GetReason())
 	case resp.GetError() != "":
 		return text("the error", resp.GetError())
+	case len(resp.GetAnnotations()) > 0 && req.GetStep() != reserve:
+		return errors.New("it has annotations: they are chosen when a pod is reserved")
 	}
-	return nil
+	for name, value := range resp.GetAnnotations() {
+		if is, ok := req.GetPlacement().GetAnnotations()[name]; req.GetPlacement().GetStands() && (!ok || is != value) {
+			return fmt.Errorf("it chooses annotation %q, and what was chosen for the pod before stands", name)
+		}
+	}
+	return annotations.Check(resp.GetAnnotations())
 }
 
 // await returns the last response to a request; of a permit that waits, the one that says so.
@@ -426,6 +434,36 @@ func (s *suite) takenBack(ctx context.Context) (string, error) {
 		return "nothing was under way: no permit waits for these pods, and nobody acts before a bind", nil
 	}
 	return "", nil
+}
+
+// chosen reserves a placement, takes it back, and reserves it again as one that stands.
+func (s *suite) chosen(ctx context.Context) (string, error) {
+	c, err := s.openPlacing(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	of := s.placement(0)
+	first, err := c.do(reserve, of)
+	if err != nil {
+		return "", err
+	}
+	if _, err := c.do(unreserve, of); err != nil {
+		return "", err
+	}
+	if !succeeded(first) || len(first.GetAnnotations()) == 0 {
+		return "nothing was chosen", nil
+	}
+	of.Stands, of.Annotations = true, first.GetAnnotations()
+	again, err := c.do(reserve, of)
+	if err != nil {
+		return "", err
+	}
+	if !succeeded(again) {
+		return "", fmt.Errorf("it had chosen %v, and reserved again it was %s", first.GetAnnotations(), outcome(again))
+	}
+	_, err = c.do(unreserve, of)
+	return "", err
 }
 
 // apart has many placements under way at a time, and looks whether one more is answered.

@@ -89,7 +89,10 @@ func stepping() []plugin.Plugin {
 			if pod, err := p.Pod(); err != nil || string(pod.UID) != p.UID || pod.Name != p.Name {
 				return nil, fmt.Errorf("the pod is %v, %w", pod, err)
 			}
-			return nil, nil
+			if p.Stands {
+				return nil, nil
+			}
+			return nil, p.Annotate("example.com/card", fmt.Sprint("of ", p.UID))
 		}, Unreserve: func(context.Context, *plugin.Placement) {}},
 		{Name: "Waits", Permit: func(context.Context, *plugin.Placement) (plugin.Permission, error) {
 			return plugin.Permission{Wait: time.Hour}, nil
@@ -212,7 +215,7 @@ func TestPluginsOfTheSDKAnswerAsTheyHaveTo(t *testing.T) {
 		}
 		if judges, takes := slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.Filter != nil || p.Score != nil }),
 			slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.Reserve != nil || p.Permit != nil || p.PreBind != nil }); strings.Contains(notes, "no plugin filters or scores") == judges ||
-			strings.Count(notes, "no plugin takes steps") != map[bool]int{false: 6}[takes] {
+			strings.Count(notes, "no plugin takes steps") != map[bool]int{false: 7}[takes] {
 			t.Errorf("%s: what it does not do is not left out:\n%s", name, notes)
 		}
 		if gates := slices.ContainsFunc(plugins, func(p plugin.Plugin) bool { return p.PreEnqueue != nil }); strings.Contains(notes, "no plugin says which pods may be tried") == gates ||
@@ -518,6 +521,7 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 	const refusals, scores, again, order = "refusals name", "scores are one", "asked again", "order of the question, and no others"
 	const nodeIDs, kindIDs, spec, pods = "forgotten node", "forgotten kind", "without spec", "pods come"
 	const enters, belongs = "whether a pod may be tried", "where a pod belongs"
+	const stands = "what was chosen for a pod stands"
 	const each, back, apart, unknown = "each step", "what takes a placement back", "do not wait for those of others", "never reserved"
 	const cutOff, placers = "a stream of placements that is cut", "several streams of placements"
 	const breaks, several, large, inTime = "breaks off", "several streams", "16 MiB", "in time"
@@ -694,6 +698,20 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 			r.Error, r.Rejection = "no", &pluginv1.Rejection{Plugin: "Reserves", Reason: "no"}
 		})},
 		{"a reservation that waits", each, "only a permit does", says(reserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) { r.WaitsMilliseconds = 1 })},
+		{"an annotation of Kubernetes' own", each, "Kubernetes' own", says(reserve, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
+			r.Annotations = map[string]string{"kubernetes.io/card": "1"}
+		})},
+		{"an annotation behind the reservation", each, "they are chosen when a pod is reserved", says(permit, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
+			r.Annotations = map[string]string{"example.com/card": "1"}
+		})},
+		{"another annotation", stands, "what was chosen for the pod before stands", says(reserve, func(m *placeMemory, r *pluginv1.PlaceResponse) {
+			r.Annotations = map[string]string{"example.com/card": fmt.Sprint(r.GetId())}
+		})},
+		{"what was chosen is not reserved again", stands, "and reserved again it was not taken: no", says(reserve, func(m *placeMemory, r *pluginv1.PlaceResponse) {
+			if m.asked[r.GetId()].GetPlacement().GetStands() {
+				r.Error = "no"
+			}
+		})},
 		{"an hour", each, "waits for 3600000 milliseconds", says(permit, func(_ *placeMemory, r *pluginv1.PlaceResponse) {
 			if r.WaitsMilliseconds > 0 {
 				r.WaitsMilliseconds = 3_600_000

@@ -50,7 +50,7 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 			return nil, nil, fmt.Errorf("plugin service %q: %w", s.Name, err)
 		}
 		clients = append(clients, c)
-		service := pluginhost.Service{Name: s.Name, Timeout: s.Timeout.Duration, PreBindTimeout: s.PreBindTimeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects}
+		service := pluginhost.Service{Name: s.Name, Timeout: s.Timeout.Duration, PreBindTimeout: s.PreBindTimeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects, Annotations: s.Annotations}
 		if found != nil {
 			service.Conn, service.Processes = found, found
 			err = found.Connect(c)

@@ -67,6 +67,10 @@ type Binding struct {
 	UID, Namespace, Name, Node string
 	// Version is the source's own business: what Prepare has found. A Bind of it happens only if the pod is still of it.
 	Version string
+	// Annotations become the pod's in the same write, over what it has of the same names. Nobody changes them.
+	Annotations map[string]string
+	// Annotated is as Version: how many bytes of annotations the pod has itself.
+	Annotated int
 }
 
 // VolumeBinding is what has been chosen for the claims of a pod, to be written before the pod is bound.

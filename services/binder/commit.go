@@ -327,7 +327,7 @@ func (t *term) assume(
 	}
 	row := tx.state.Pod(id)
 	p := &placement{
-		UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{tx.state.Nodes.Spec[node].Name, volumes}, state: stateAssumed, preparation: prep, binders: t.binders(row.UID),
+		UID: row.UID, Namespace: row.Namespace, Name: row.Name, choice: choice{Node: tx.state.Nodes.Spec[node].Name, Volumes: volumes}, state: stateAssumed, preparation: prep, binders: t.binders(row.UID),
 		attempt: t.trace.Attempt(row.UID, attempt), shared: t.names.shares(tx.state, row.Class), stint: stint,
 	}
 	if p.progress = steps; steps != nil {

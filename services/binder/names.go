@@ -367,12 +367,12 @@ func (t *term) reassumeIn(tx *tx, batch []*placement) error {
 			return err
 		}
 	}
-	// 2. Judge them.
+	// 2. Judge them. What plugins have chosen for a pod may be another's since.
 	var misfits []subject
 	for _, p := range judged {
 		row := l.state.Pod(p.id)
 		fits := false
-		if p.unfit || row.Deleting || len(row.Gates) > 0 || !t.judge(row, func() {
+		if p.unfit || len(p.annotations) > 0 || row.Deleting || len(row.Gates) > 0 || !t.judge(row, func() {
 			placer := engine.NewPlacer(t.evaluator, l.state, l.state.Version().Seq, nil)
 			fits = placer.PlaceOn(engine.SubjectOf(&row.Pod), p.id, p.node) == engine.Placed
 		}) || !fits {

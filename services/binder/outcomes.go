@@ -149,6 +149,9 @@ func (t *term) decided(p *placement, end placementState, result source.Result) b
 	}
 	t.metrics.binds.WithLabelValues(resultName(result)).Inc()
 	t.recorder.decided(p)
+	if end == stateBound && p.progress != nil && len(p.annotations) > 0 {
+		t.stepping.rest(p)
+	}
 	t.leaves(p)
 	if end == stateBound {
 		t.tellBound(p)
@@ -160,29 +163,38 @@ func (t *term) decided(p *placement, end placementState, result source.Result) b
 
 // takeBack gives the room of a placement back that does not come about, and then reports why. Before that its intent leaves the
 // record: another binder that found it there would take it for one that may have happened, and take the room again, which
-// another pod may have by then.
+// another pod may have by then. So it is with what plugin services have reserved, and chosen: they take it back when nobody finds the intent any more, and before the room is another's.
+// But where they may be binding the pod themselves, the intent stays until they have: only then is it known that the pod is not bound. Of such a pod nothing is chosen.
 func (t *term) takeBack(p *placement, result source.Result, reason string, report *source.Report) error {
-	release := func() error {
+	release := func(then func() error) error {
 		if !t.move(p, stateReleasing) {
 			return nil
 		}
-		return t.recorder.takeBack(p, func() error { return t.giveBack(p, result, reason, report) })
+		if p.progress != nil {
+			t.noteStuck(p) // until plugin services have said that they have taken it back, it may take long
+		}
+		return t.recorder.takeBack(p, then)
 	}
+	giveBack := func() error { return t.giveBack(p, result, reason, report) }
 	if p.progress == nil {
-		return release()
+		return release(giveBack)
+	}
+	if !t.mayBeBinding(p) {
+		return release(func() error {
+			t.stepping.fall(p)
+			t.unreserve(p, func(context.Context, bool) error { return giveBack() })
+			return nil
+		})
 	}
 	t.stepping.fall(p)
-	t.noteStuck(p) // until plugin services have said that they have taken it back, it may take long
-	binding := t.mayBeBinding(p)
+	t.noteStuck(p)
 	t.unreserve(p, func(ctx context.Context, confirmed bool) error {
-		switch {
-		case !binding:
-			return release()
-		case !confirmed: // they end soon
-			t.spawn(func() error { return t.later(ctx, endsWithin, func() error { return t.boundOr(p, release) }) })
-			return nil
+		done := func() error { return t.boundOr(p, func() error { return release(giveBack) }) }
+		if confirmed {
+			return done()
 		}
-		return t.boundOr(p, release)
+		t.spawn(func() error { return t.later(ctx, endsWithin, done) }) // they end soon
+		return nil
 	})
 	return nil
 }

@@ -51,6 +51,10 @@ type placement struct {
 type choice struct {
 	Node    string
 	Volumes []cluster.VolumeChoice // for claims
+
+	// annotations are what plugins have chosen for the pod when it was reserved; nil: nothing. Recorded is about how many bytes these are in the record.
+	annotations map[string]string
+	recorded    int
 }
 
 // with returns with whose binds those of a placement go: those of its namespace, as far as the same extenders and plugin services bind them.
@@ -68,12 +72,12 @@ func bindsWith(namespace string, binders extender.Interest) string {
 
 // binding returns what a source is asked to write.
 func (p *placement) binding() source.Binding {
-	return source.Binding{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node}
+	return source.Binding{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node, Annotations: p.annotations}
 }
 
 // intent returns what is recorded.
 func (p *placement) intent() coord.Intent {
-	in := coord.Intent{PodUID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node}
+	in := coord.Intent{PodUID: p.UID, Namespace: p.Namespace, Name: p.Name, Node: p.Node, Annotations: p.annotations}
 	for _, v := range p.Volumes {
 		in.Volumes = append(in.Volumes, coord.VolumeIntent{Claim: v.Claim, ClaimUID: v.UID, Volume: v.Volume})
 	}
@@ -112,7 +116,7 @@ const (
 	// not count as unbound. In the next stint it is judged again.
 	stateAside
 	// stateReleasing: it does not come about. No bind of it was sent, or none can happen any more. Its intent is leaving the record; until
-	// it has, another binder could find it, so the room stays taken.
+	// it has, another binder could find it, so the room stays taken. Then plugin services take back what they have reserved, and chosen, before the room is others'.
 	stateReleasing
 	// stateBound: its pod is bound where it was to be.
 	stateBound

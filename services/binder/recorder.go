@@ -378,7 +378,7 @@ func fitting(waiting []*placement) (n int) {
 // size returns about how many bytes are recorded of a placement.
 func (p *placement) size() int {
 	const each = 4 // quotes, comma, bracket
-	size := len(p.UID) + len(p.Namespace) + len(p.Name) + len(p.Node) + 4*each
+	size := len(p.UID) + len(p.Namespace) + len(p.Name) + len(p.Node) + 4*each + p.recorded
 	for _, v := range p.Volumes {
 		size += len(v.Claim) + len(v.UID) + len(v.Volume) + 3*each
 	}

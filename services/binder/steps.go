@@ -2,8 +2,11 @@ package binder
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +26,8 @@ const (
 	toldAnyway    = time.Second
 	// stuckStep is how long plugin services take until others do not give way any more to those who wait for them.
 	stuckStep = 30 * time.Second
+	// boundStands is for how long placements for which plugins have chosen something stand when they are bound: services that are begun anew are told of them, for the API server may not have told them yet.
+	boundStands = 10 * time.Second
 	// mostTold is of how many binds services may be told that they have not answered: with more, who has not answered many is begun anew.
 	mostTold = 10_000
 )
@@ -39,7 +44,14 @@ type stepping struct {
 	mu      sync.Mutex
 	waiting []*placement
 	of      map[string]*placement // by the pod's uid: those that wait, or are about to
-	stand   map[string]*placement // by the pod's uid: those that are reserved, and not bound
+	stand   map[string]*placement // by the pod's uid: those that are reserved, and not bound, and rests
+	rests   []resting             // bounded by what can be bound in boundStands
+}
+
+// resting is a placement that is bound, and stands until a time, for services that are begun anew.
+type resting struct {
+	*placement
+	until time.Time
 }
 
 // stepTask is what is to be done with plugin services about a placement that the task owns. An error ends the term.
@@ -61,6 +73,7 @@ type progress struct {
 
 	// These are stepping.mu's.
 	canceled bool          // the pod is preempted
+	rests    bool          // it is among stepping.rests
 	over     chan struct{} // closed when it has come to an end; nil: it does not wait
 }
 
@@ -137,20 +150,61 @@ func (s *stepping) stands(p *placement) {
 func (s *stepping) fall(p *placement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stand[p.UID] == p {
+	if s.stand[p.UID] == p && !p.progress.rests {
 		delete(s.stand, p.UID)
 	}
 }
 
-// standing returns all that stand.
-func (t *term) standing() []pluginhost.Standing {
-	t.stepping.mu.Lock()
-	defer t.stepping.mu.Unlock()
-	var out []pluginhost.Standing
-	for _, p := range t.stepping.stand {
-		out = append(out, pluginhost.Standing{Placement: p.progress.told, Pod: t.podOf(p)})
+// rest has a placement stand that is bound, for boundStands.
+func (s *stepping) rest(p *placement) {
+	until := s.now().Add(boundStands)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.progress.rests, s.stand[p.UID] = true, p
+	s.rests = append(s.rests, resting{p, until})
+}
+
+// rested takes those that have stood for as long as they do, and has them fall.
+func (s *stepping) rested(now time.Time) (out []*placement) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.rests) > 0 && !now.Before(s.rests[0].until) {
+		p := s.rests[0].placement
+		p.progress.rests = false
+		if s.stand[p.UID] == p {
+			delete(s.stand, p.UID)
+		}
+		out, s.rests = append(out, p), s.rests[1:]
+	}
+	if len(s.rests) == 0 {
+		s.rests = nil // with what it holds on to
 	}
 	return out
+}
+
+// standing returns all that stand, but for those of which the source has told that they are gone or elsewhere.
+func (t *term) standing() (out []pluginhost.Standing) {
+	t.stepping.mu.Lock()
+	stand := slices.Collect(maps.Values(t.stepping.stand))
+	t.stepping.mu.Unlock()
+	for i, told := range t.ledger.told(stand) {
+		if p := stand[i]; told != source.BindGone && told != source.BindElsewhere {
+			out = append(out, pluginhost.Standing{Placement: p.progress.told, Pod: t.lastPodOf(p)})
+		}
+	}
+	return out
+}
+
+// lastPodOf returns the pod of a placement as it was told last, if it is kept, and else reads it.
+func (t *term) lastPodOf(p *placement) pluginhost.PodOf {
+	return func(ctx context.Context) (*corev1.Pod, error) {
+		if t.extenders.objects != nil {
+			if last := t.extenders.objects.LastPod(p.Namespace, p.Name); last != nil && string(last.UID) == p.UID {
+				return last, nil
+			}
+		}
+		return t.podOf(p)(ctx)
+	}
 }
 
 // take takes all that wait.
@@ -299,8 +353,12 @@ func (t *term) let(p *placement, sent *corev1.Pod) error {
 		pod = func(context.Context) (*corev1.Pod, error) { return sent, nil }
 	}
 	epoch := cluster.Epoch(t.epoch)
-	err := t.services().Reserve(ctx, epoch, p.progress.told, pod)
+	chosen, err := t.services().Reserve(ctx, epoch, p.progress.told, pod)
 	var wait *pluginhost.Wait
+	if err == nil {
+		p.chooses(chosen)
+		err = p.mayAnnotate()
+	}
 	if err == nil {
 		t.stepping.stands(p) // a service that is begun anew hears of it, while another one thinks
 		wait, err = t.services().Permit(ctx, epoch, p.progress.told, t.stepping.signal)
@@ -323,6 +381,27 @@ func (t *term) let(p *placement, sent *corev1.Pod) error {
 	if t.move(p, statePermitting) {
 		t.stepping.enter(p)
 		t.stepping.await(p)
+	}
+	return nil
+}
+
+// chooses takes up what plugins have chosen for the pod. It comes before anybody else knows of the placement.
+func (p *placement) chooses(chosen pluginhost.Chosen) {
+	if p.annotations = chosen.Annotations; len(chosen.Annotations) == 0 {
+		return
+	}
+	if written, err := json.Marshal(chosen.Annotations); err == nil { // there is nothing in it that could not be
+		p.recorded = len(written) + len(`"1000":,`)
+	}
+	if p.progress != nil {
+		p.progress.told.Chosen = chosen
+	}
+}
+
+// mayAnnotate returns why what was chosen for a pod is not written with its bind, nil if it is.
+func (p *placement) mayAnnotate() error {
+	if len(p.annotations) > 0 && p.binders != 0 {
+		return errors.New("plugins have chosen annotations for the pod, which the extender or the plugin that binds it does not write: configure one or the other")
 	}
 	return nil
 }
@@ -406,6 +485,9 @@ func (t *term) decidedLane(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		case <-t.stepping.wake:
+		}
+		for _, p := range t.stepping.rested(t.stepping.now()) {
+			t.services().Rested(p.progress.told)
 		}
 		anyway := time.Since(looked) >= toldAnyway
 		if anyway {

@@ -40,6 +40,7 @@ type gate struct {
 	tries  []string                                 // pods that are to be activated, told with the next answer
 	open   map[string]func(*pluginv1.PlaceResponse) // what a step is answered with later, by "permit p"
 	waits  map[string]*pluginv1.Queued              // how pods wait that it was to sort, by their names
+	told   map[string]*pluginv1.Placement           // what it was told last with a step, by "permit p"
 	cut    chan struct{}                            // closed: the streams end
 	count  int                                      // of streams
 }
@@ -48,7 +49,7 @@ type gate struct {
 var later = &pluginv1.PlaceResponse{Id: -1}
 
 func newGate(t testing.TB) *gate {
-	g := &gate{open: make(map[string]func(*pluginv1.PlaceResponse)), waits: make(map[string]*pluginv1.Queued), cut: make(chan struct{})}
+	g := &gate{open: make(map[string]func(*pluginv1.PlaceResponse)), waits: make(map[string]*pluginv1.Queued), told: make(map[string]*pluginv1.Placement), cut: make(chan struct{})}
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
 	pluginv1.RegisterPluginServiceServer(server, g)
@@ -120,6 +121,7 @@ func (g *gate) Place(stream pluginv1.PluginService_PlaceServer) error {
 			pod := r.GetPlacement().GetName()
 			g.mu.Lock()
 			g.heard = append(g.heard, fmt.Sprintf("%s %s on %s", step, pod, r.GetPlacement().GetNode()))
+			g.told[step+" "+pod] = r.GetPlacement()
 			if r.GetQueued() != nil {
 				g.waits[pod] = r.GetQueued()
 			}
@@ -221,7 +223,7 @@ func (g *gate) wants(t testing.TB, pod string, want ...string) {
 func withGate(t testing.TB, g *gate, change ...func(*pluginhost.Service)) func(*Config) {
 	return func(cfg *Config) {
 		cfg.Settings.Profiles = append(slices.Clone(cfg.Settings.Profiles), engine.DefaultProfile("gated"))
-		service := pluginhost.Service{Name: "s", Plugins: []pluginhost.Plugin{{Name: "Gate"}}, Conn: g.conn, Timeout: patience, PreBindTimeout: patience}
+		service := pluginhost.Service{Name: "s", Plugins: []pluginhost.Plugin{{Name: "Gate"}}, Conn: g.conn, Timeout: patience, PreBindTimeout: patience, Annotations: []string{"example.com"}}
 		for _, f := range change {
 			f(&service)
 		}

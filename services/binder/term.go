@@ -10,9 +10,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-scheduler/berth/internal/annotations"
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/trace"
@@ -459,6 +461,9 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		left[b.Batch.ID] = make([]*placement, len(b.Batch.Intents))
 	}
 	for _, p := range taken {
+		if err := annotations.Check(p.annotations); err != nil && p.misfit == nil { // no binder has recorded that
+			t.refuse(p, err.Error())
+		}
 		if p.shared = t.ledger.sharesPod(t.names, p.UID, p.intent().Scheduler); p.shared {
 			p.stint, p.sent = stint, true // sent, for all that is known
 			t.names.count(1)
@@ -497,6 +502,9 @@ func (t *term) recordedBefore(in coord.Intent, batch int64, index int) *placemen
 		p.preparation = &preparation{scheduler: scheduler, timeout: t.bindTimeoutOf(scheduler)}
 	}
 	p.progress = t.progressOf(p.UID, p.Namespace, p.Name, p.Node, t.ledger.schedulerOf(p.UID))
+	if p.chooses(pluginhost.Chosen{Annotations: in.Annotations}); len(in.Annotations) > 0 {
+		p.binders = 0 // who binds pods of the profile since does not write what was chosen
+	}
 	return p
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -24,7 +25,7 @@ func (s *Source) Prepare(bindings []source.Binding) {
 	}
 	for i := range bindings {
 		b := &bindings[i]
-		b.Version = pods.versionOf(types.NamespacedName{Namespace: b.Namespace, Name: b.Name}, types.UID(b.UID))
+		b.Version, b.Annotated = pods.versionOf(types.NamespacedName{Namespace: b.Namespace, Name: b.Name}, types.UID(b.UID))
 	}
 }
 
@@ -51,7 +52,10 @@ func (s *Source) bind(ctx context.Context, b source.Binding) source.Outcome {
 		if source.Ended(ctx) {
 			return unknown(b, errEnded)
 		}
-		b.Version = pod.ResourceVersion
+		b.Version, b.Annotated = pod.ResourceVersion, annotated(pod)
+	}
+	if n := b.Annotated + bytesOf(b.Annotations); len(b.Annotations) > 0 && n > validation.TotalAnnotationSizeLimitB { // the API server does not look, and would refuse whatever anybody writes to the pod then
+		return outcome(source.BindRefused, b, fmt.Errorf("with the annotations that plugins have chosen for the pod, there are %d bytes of them: at most %d are possible", n, validation.TotalAnnotationSizeLimitB))
 	}
 	err := s.post(ctx, b)
 	switch code := httpCode(err); {
@@ -66,6 +70,16 @@ func (s *Source) bind(ctx context.Context, b source.Binding) source.Outcome {
 	}
 }
 
+// annotated returns how many bytes of annotations a pod has, as the API server counts.
+func annotated(pod *v1.Pod) int { return bytesOf(pod.Annotations) }
+
+func bytesOf(annotations map[string]string) (n int) {
+	for name, value := range annotations {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
 // post sends a binding, once: of a second try that the client makes by itself, nobody would know that the first one may still
 // happen.
 func (s *Source) post(ctx context.Context, b source.Binding) error {
@@ -76,7 +90,7 @@ func (s *Source) post(ctx context.Context, b source.Binding) error {
 		Namespace(b.Namespace).Resource("pods").Name(b.Name).SubResource("binding").MaxRetries(0).
 		Body(&v1.Binding{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: b.Namespace, Name: b.Name, UID: types.UID(b.UID), ResourceVersion: b.Version,
+				Namespace: b.Namespace, Name: b.Name, UID: types.UID(b.UID), ResourceVersion: b.Version, Annotations: b.Annotations,
 			},
 			Target: v1.ObjectReference{Kind: "Node", Name: b.Node},
 		}).Do(ctx).Error()
@@ -113,7 +127,7 @@ func (s *Source) afterConflict(ctx context.Context, b source.Binding, conflict e
 		return o
 	}
 	if pods := s.watched(); pods != nil {
-		pods.saw(types.NamespacedName{Namespace: b.Namespace, Name: b.Name}, pod.UID, pod.ResourceVersion)
+		pods.sawPod(pod)
 	}
 	if pod.ResourceVersion != b.Version {
 		conflict = fmt.Errorf("%w: %w", source.ErrChanged, conflict)
@@ -159,6 +173,7 @@ func (s *Source) Withdraw(ctx context.Context, _ coord.Cond, b source.Binding, w
 		return o
 	}
 	if pods := s.watched(); pods != nil {
+		pods.sawPod(written)
 		pods.written(name, pod.UID, patch, written.ResourceVersion)
 	}
 	if written.ResourceVersion == pod.ResourceVersion {

@@ -41,6 +41,7 @@ type podStatus struct {
 	scheduled  *v1.PodCondition // the PodScheduled condition, nil if it has none
 	nominated  string           // the nominated node, "" for none
 	unsure     bool             // it may be another: a write had no answer, and may come behind any that has one
+	annotated  int              // how many bytes of annotations it has
 	written    string           // the resource version that the last write had, "" if none is newer than what has been told
 }
 
@@ -132,7 +133,7 @@ func podKind(schedulers map[string]bool, interest func(*v1.Pod) uint64, keep fun
 			r.set = func() source.Event { return source.Event{Kind: source.PodSet, Pod: pod} }
 			if o.Spec.NodeName == "" {
 				r.status = &podStatus{
-					generation: o.Generation, scheduled: conditionOf(o, v1.PodScheduled), nominated: o.Status.NominatedNodeName,
+					generation: o.Generation, scheduled: conditionOf(o, v1.PodScheduled), nominated: o.Status.NominatedNodeName, annotated: annotated(o),
 				}
 			}
 		}),

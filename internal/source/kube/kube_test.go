@@ -17,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/source/sourcetest"
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
@@ -390,6 +391,55 @@ func TestNoBindOfAPodWhoseVersionIsReadIsSentWhenTheTermHasEnded(t *testing.T) {
 		out := s.Bind(ctx, coord.Cond{}, []source.Binding{{UID: "u", Namespace: "default", Name: "p", Node: "n"}})[0]
 		if n := posts.Load(); (out.Result == source.BindDone) == ended || out.Result == source.BindUnknown != ended || n > 0 == ended {
 			t.Errorf("ended: %v; Bind: %+v, sent %d times", ended, out, n)
+		}
+	}
+}
+
+// The API server adds a binding's annotations to the pod's in the write that gives the pod its node.
+func TestABindWritesWhatWasChosenForThePod(t *testing.T) {
+	c := startCluster(t)
+	c.SetNode(t, sourcetest.Node("one"))
+	pod := sourcetest.Pod("p")
+	pod.Annotations = map[string]string{"own": "stays", "example.com/cards": "a guess"}
+	uid := c.SetPod(t, pod)
+	s := newSource(t, c.config())
+	b := source.Binding{UID: uid, Namespace: "default", Name: "p", Node: "one", Annotations: map[string]string{"example.com/cards": "GPU-1,GPU-2"}}
+	if out := s.Bind(within(t), coord.Cond{}, []source.Binding{b}); out[0].Result != source.BindDone {
+		t.Fatalf("Bind: %+v", out[0])
+	}
+	got, err := s.Pod(within(t), "default", "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"own": "stays", "example.com/cards": "GPU-1,GPU-2"}, got.Annotations); diff != "" || got.Spec.NodeName != "one" {
+		t.Errorf("on %q, annotations (-want +got):\n%s", got.Spec.NodeName, diff)
+	}
+}
+
+// The API server takes a binding's annotations however many bytes the pod has then, and nothing else that is written to the pod: its node could tell nothing of it any more.
+func TestABindWithMoreAnnotationsThanAPodMayHaveIsNotSent(t *testing.T) {
+	c := startCluster(t)
+	c.SetNode(t, sourcetest.Node("one"))
+	const most = 256 << 10
+	chosen := map[string]string{"example.com/cards": "GPU-1"}
+	s := newSource(t, c.config())
+	r := sourcetest.Record(t, s).Synced()
+	for name, over := range map[string]int{"fits": 0, "does-not": 1} {
+		for _, known := range []bool{true, false} {
+			pod := sourcetest.Pod(fmt.Sprintf("%s-%v", name, known))
+			pod.Annotations = map[string]string{"own": strings.Repeat("x", most-len("own")-len("example.com/cards")-len("GPU-1")+over)}
+			uid := c.SetPod(t, pod)
+			b := []source.Binding{{UID: uid, Namespace: "default", Name: pod.Name, Node: "one", Annotations: chosen}}
+			if known {
+				r.Pod("default", pod.Name, "")
+				if s.Prepare(b); b[0].Version == "" {
+					t.Errorf("%s is not known", pod.Name)
+				}
+			}
+			out := s.Bind(within(t), coord.Cond{}, b)[0]
+			if want := map[int]source.Result{0: source.BindDone, 1: source.BindRefused}[over]; out.Result != want || over > 0 && !strings.Contains(out.Err.Error(), "there are 262145 bytes of them: at most 262144 are possible") {
+				t.Errorf("%s, told before: %v: %+v, want %v", name, known, out, want)
+			}
 		}
 	}
 }

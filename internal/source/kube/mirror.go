@@ -303,11 +303,33 @@ func later(a, b string) bool {
 }
 
 // versionOf returns the newest resource version that is known of a pod, "" if there is no such pod.
-func (m *mirror) versionOf(name types.NamespacedName, uid types.UID) string {
+func (m *mirror) versionOf(name types.NamespacedName, uid types.UID) (version string, annotated int) {
 	if s := m.get(name); s != nil && s.uid == uid {
-		return cmp.Or(s.newest, s.version)
+		if s.status != nil {
+			annotated = s.status.annotated
+		}
+		return cmp.Or(s.newest, s.version), annotated
 	}
-	return ""
+	return "", 0
+}
+
+// sawPod is saw of a pod that was read, or written, with what a bind goes by.
+func (m *mirror) sawPod(pod *v1.Pod) {
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.objects[name]
+	if s == nil || s.uid != pod.UID || !later(pod.ResourceVersion, cmp.Or(s.newest, s.version)) {
+		return
+	}
+	changed := *s
+	changed.newest = pod.ResourceVersion
+	if s.status != nil {
+		status := *s.status
+		status.annotated = annotated(pod)
+		changed.status = &status
+	}
+	m.objects[name] = &changed
 }
 
 // saw remembers a resource version that was read, until the watch has come as far.

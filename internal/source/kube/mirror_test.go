@@ -70,6 +70,41 @@ func TestAMirrorKnowsOfAStatusWhatWasWrittenLast(t *testing.T) {
 	}
 }
 
+// Whoever writes to a pod's status has a newer version of it than was told, which has the annotations that others have written meanwhile: a bind names that version, and goes by these.
+func TestWhatWasReadOrWrittenSaysHowLongAnnotationsAre(t *testing.T) {
+	name := types.NamespacedName{Namespace: "default", Name: "p"}
+	m := newMirror(&teller{sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, nil), func() {})
+	pod := func(version string, bytes int) *v1.Pod {
+		return &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u", ResourceVersion: version, Annotations: map[string]string{"own": strings.Repeat("x", bytes-3)}},
+			Spec:       v1.PodSpec{SchedulerName: "berth"},
+		}
+	}
+	expect := func(what, version string, bytes int) {
+		t.Helper()
+		if v, n := m.versionOf(name, "u"); v != version || n != bytes {
+			t.Errorf("%s: version %s with %d bytes, want %s with %d", what, v, n, version, bytes)
+		}
+	}
+	if err := m.Add(pod("10", 10)); err != nil {
+		t.Fatal(err)
+	}
+	expect("told", "10", 10)
+	m.sawPod(pod("12", 1000))
+	m.written(name, "u", statusPatch{}, "12")
+	expect("written, with what others have written", "12", 1000)
+	m.sawPod(pod("11", 500))
+	expect("an older one", "12", 1000)
+	if err := m.Update(pod("11", 500)); err != nil {
+		t.Fatal(err)
+	}
+	expect("what was told late", "12", 1000)
+	if err := m.Update(pod("13", 20)); err != nil {
+		t.Fatal(err)
+	}
+	expect("what is newer than all", "13", 20)
+}
+
 // writers is how many write at once while the pods are listed again.
 const writers = 16
 

@@ -50,6 +50,7 @@ func (s *Source) writeStatus(ctx context.Context, by lane, pods *mirror, name ty
 		return err
 	}
 	if written != nil {
+		pods.sawPod(written)
 		pods.written(name, uid, p, written.ResourceVersion)
 	}
 	return nil

@@ -22,7 +22,11 @@ var errChanged = errors.New("the pod keeps changing")
 // so that every binding has an outcome of its own. An outcome whose error wraps coord.ErrFenced wrote nothing.
 func (s *Source) Bind(ctx context.Context, fence coord.Cond, bindings []source.Binding) []source.Outcome {
 	out := make([]source.Outcome, 0, len(bindings))
-	for batch := range slices.Chunk(bindings, maxBatch) {
+	most := maxBatch
+	if slices.ContainsFunc(bindings, func(b source.Binding) bool { return len(b.Annotations) > 0 }) {
+		most = maxAnnotated
+	}
+	for batch := range slices.Chunk(bindings, most) {
 		out = append(out, s.bindBatch(ctx, fence, batch)...)
 	}
 	return out
@@ -137,7 +141,7 @@ func (s *Source) write(b source.Binding) (coord.Op, error) {
 	if b.UID == "" || b.Node == "" {
 		return coord.Op{}, fmt.Errorf("place %s/%s: uid %q, node %q: neither may be empty", b.Namespace, b.Name, b.UID, b.Node)
 	}
-	value, err := json.Marshal(placement{Namespace: b.Namespace, Name: b.Name, Node: b.Node, Time: s.cfg.Now().UTC()})
+	value, err := json.Marshal(placement{Namespace: b.Namespace, Name: b.Name, Node: b.Node, Time: s.cfg.Now().UTC(), Annotations: b.Annotations})
 	if err != nil {
 		return coord.Op{}, fmt.Errorf("encode placement of %s/%s: %w", b.Namespace, b.Name, err)
 	}

@@ -62,6 +62,9 @@ func split(key string) (prefix, rest string) {
 // maxBatch leaves room in a transaction for the fence: each binding has two conditions.
 const maxBatch = (coord.MaxTxnOps - 1) / 2
 
+// maxAnnotated are as many with annotations, which may have some 24 KiB each in JSON: etcd bounds the bytes of a transaction.
+const maxAnnotated = 16
+
 // ErrNotFound: there is no object of the kind and name.
 var ErrNotFound = errors.New("not found")
 
@@ -90,6 +93,8 @@ type placement struct {
 	Name      string    `json:"name"`
 	Node      string    `json:"node"`
 	Time      time.Time `json:"time"`
+	// Annotations were chosen for the pod when it was placed.
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 func podKey(namespace, name string) string { return podKeys + namespace + "/" + name }

@@ -1630,9 +1630,11 @@ type PlaceRequest struct {
 	// In the first request of a stream: PlaceResponse.activates and wakes are heard.
 	HearsActivates bool `protobuf:"varint,6,opt,name=hears_activates,json=hearsActivates,proto3" json:"hears_activates,omitempty"`
 	// Of STEP_QUEUE_SORT.
-	Queued        *Queued `protobuf:"bytes,7,opt,name=queued,proto3" json:"queued,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Queued *Queued `protobuf:"bytes,7,opt,name=queued,proto3" json:"queued,omitempty"`
+	// In the first request of a stream: PlaceResponse.annotations are heard. To a binder that does not say so, nothing can be chosen for pods.
+	HearsAnnotations bool `protobuf:"varint,8,opt,name=hears_annotations,json=hearsAnnotations,proto3" json:"hears_annotations,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *PlaceRequest) Reset() {
@@ -1712,6 +1714,13 @@ func (x *PlaceRequest) GetQueued() *Queued {
 		return x.Queued
 	}
 	return nil
+}
+
+func (x *PlaceRequest) GetHearsAnnotations() bool {
+	if x != nil {
+		return x.HearsAnnotations
+	}
+	return false
 }
 
 // Queued is how a pod waits.
@@ -1819,7 +1828,11 @@ type Placement struct {
 	// The node's metadata.name. "" with STEP_PRE_ENQUEUE and STEP_QUEUE_SORT.
 	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
 	// With STEP_RESERVE, STEP_PRE_ENQUEUE and STEP_QUEUE_SORT, if some plugin of the process depends on objects: the v1.Pod in JSON, without managedFields.
-	Object        []byte `protobuf:"bytes,6,opt,name=object,proto3" json:"object,omitempty"`
+	Object []byte `protobuf:"bytes,6,opt,name=object,proto3" json:"object,omitempty"`
+	// What plugins have chosen for the pod when it was reserved, of all services. Not with STEP_PRE_ENQUEUE and STEP_QUEUE_SORT, which come before that.
+	Annotations map[string]string `protobuf:"bytes,7,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// With STEP_RESERVE: the placement has been reserved before, here or elsewhere, and what was chosen for the pod then is recorded: it is in annotations, and nothing else is chosen.
+	Stands        bool `protobuf:"varint,8,opt,name=stands,proto3" json:"stands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1896,6 +1909,20 @@ func (x *Placement) GetObject() []byte {
 	return nil
 }
 
+func (x *Placement) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+func (x *Placement) GetStands() bool {
+	if x != nil {
+		return x.Stands
+	}
+	return false
+}
+
 // PlaceResponse answers a step. Without rejection and error it has succeeded.
 type PlaceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1919,7 +1946,11 @@ type PlaceResponse struct {
 	// said.
 	SortKey int64 `protobuf:"varint,8,opt,name=sort_key,json=sortKey,proto3" json:"sort_key,omitempty"`
 	// Of STEP_QUEUE_SORT, of plugins that are compiled in: sort_key can only be compared with those of this stream that have the same one, 0 to 2147483647, which never goes down. With a higher one, all are asked about again.
-	SortOrder     int64 `protobuf:"varint,9,opt,name=sort_order,json=sortOrder,proto3" json:"sort_order,omitempty"`
+	SortOrder int64 `protobuf:"varint,9,opt,name=sort_order,json=sortOrder,proto3" json:"sort_order,omitempty"`
+	// Of STEP_RESERVE of a placement that does not stand: what the plugins have chosen for the pod, such as which cards of the node are its own. Berth records it before anything is written, tells it with the placement whenever that is reserved
+	// anew, and writes it to the pod as annotations in the request that binds it: over one of the same name that the pod has. At most 64 of them, of 4096 bytes in all; names as Kubernetes has them for annotations, with a prefix that is neither kubernetes.io
+	// or k8s.io nor below these. The file of plugin services has to let the service choose the prefix, and the request has plugins. Two services may choose one name only with the same value. Who binds pods itself, as an extender or a plugin, does not write them: then the placement is given back.
+	Annotations   map[string]string `protobuf:"bytes,10,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2015,6 +2046,13 @@ func (x *PlaceResponse) GetSortOrder() int64 {
 		return x.SortOrder
 	}
 	return 0
+}
+
+func (x *PlaceResponse) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
 }
 
 // Rejection says why a placement does not come about.
@@ -2198,7 +2236,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\" \n" +
 	"\x06Scores\x12\x16\n" +
-	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xad\x02\n" +
+	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xda\x02\n" +
 	"\fPlaceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x128\n" +
@@ -2206,21 +2244,27 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x04step\x18\x04 \x01(\x0e2\x15.berth.plugin.v1.StepR\x04step\x12\x18\n" +
 	"\aplugins\x18\x05 \x03(\tR\aplugins\x12'\n" +
 	"\x0fhears_activates\x18\x06 \x01(\bR\x0ehearsActivates\x12/\n" +
-	"\x06queued\x18\a \x01(\v2\x17.berth.plugin.v1.QueuedR\x06queued\"\xd0\x01\n" +
+	"\x06queued\x18\a \x01(\v2\x17.berth.plugin.v1.QueuedR\x06queued\x12+\n" +
+	"\x11hears_annotations\x18\b \x01(\bR\x10hearsAnnotations\"\xd0\x01\n" +
 	"\x06Queued\x12(\n" +
 	"\x10since_unix_nanos\x18\x01 \x01(\x03R\x0esinceUnixNanos\x12(\n" +
 	"\x10first_unix_nanos\x18\x02 \x01(\x03R\x0efirstUnixNanos\x12\x18\n" +
 	"\aarrival\x18\x03 \x01(\x03R\aarrival\x12\x1a\n" +
 	"\battempts\x18\x04 \x01(\x05R\battempts\x12$\n" +
 	"\runschedulable\x18\x05 \x01(\x05R\runschedulable\x12\x16\n" +
-	"\x06errors\x18\x06 \x01(\x05R\x06errors\"\xa2\x01\n" +
+	"\x06errors\x18\x06 \x01(\x05R\x06errors\"\xc9\x02\n" +
 	"\tPlacement\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12%\n" +
 	"\x0escheduler_name\x18\x04 \x01(\tR\rschedulerName\x12\x12\n" +
 	"\x04node\x18\x05 \x01(\tR\x04node\x12\x16\n" +
-	"\x06object\x18\x06 \x01(\fR\x06object\"\xa6\x02\n" +
+	"\x06object\x18\x06 \x01(\fR\x06object\x12M\n" +
+	"\vannotations\x18\a \x03(\v2+.berth.plugin.v1.Placement.AnnotationsEntryR\vannotations\x12\x16\n" +
+	"\x06stands\x18\b \x01(\bR\x06stands\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb9\x03\n" +
 	"\rPlaceResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x128\n" +
 	"\trejection\x18\x02 \x01(\v2\x1a.berth.plugin.v1.RejectionR\trejection\x12\x14\n" +
@@ -2231,7 +2275,12 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\askipped\x18\a \x01(\bR\askipped\x12\x19\n" +
 	"\bsort_key\x18\b \x01(\x03R\asortKey\x12\x1d\n" +
 	"\n" +
-	"sort_order\x18\t \x01(\x03R\tsortOrder\";\n" +
+	"sort_order\x18\t \x01(\x03R\tsortOrder\x12Q\n" +
+	"\vannotations\x18\n" +
+	" \x03(\v2/.berth.plugin.v1.PlaceResponse.AnnotationsEntryR\vannotations\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\";\n" +
 	"\tRejection\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason*\x81\x01\n" +
@@ -2269,7 +2318,7 @@ func file_berth_plugin_v1_plugin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_plugin_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	(Normalization)(0),        // 0: berth.plugin.v1.Normalization
 	(Step)(0),                 // 1: berth.plugin.v1.Step
@@ -2301,6 +2350,8 @@ var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	nil,                       // 27: berth.plugin.v1.Node.RequestedEntry
 	nil,                       // 28: berth.plugin.v1.NodeSpec.LabelsEntry
 	nil,                       // 29: berth.plugin.v1.NodeSpec.AllocatableEntry
+	nil,                       // 30: berth.plugin.v1.Placement.AnnotationsEntry
+	nil,                       // 31: berth.plugin.v1.PlaceResponse.AnnotationsEntry
 }
 var file_berth_plugin_v1_plugin_proto_depIdxs = []int32{
 	4,  // 0: berth.plugin.v1.DescribeResponse.plugins:type_name -> berth.plugin.v1.PluginDescription
@@ -2328,18 +2379,20 @@ var file_berth_plugin_v1_plugin_proto_depIdxs = []int32{
 	22, // 22: berth.plugin.v1.PlaceRequest.placement:type_name -> berth.plugin.v1.Placement
 	1,  // 23: berth.plugin.v1.PlaceRequest.step:type_name -> berth.plugin.v1.Step
 	21, // 24: berth.plugin.v1.PlaceRequest.queued:type_name -> berth.plugin.v1.Queued
-	24, // 25: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
-	2,  // 26: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
-	6,  // 27: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
-	20, // 28: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
-	3,  // 29: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
-	15, // 30: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
-	23, // 31: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
-	29, // [29:32] is the sub-list for method output_type
-	26, // [26:29] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	30, // 25: berth.plugin.v1.Placement.annotations:type_name -> berth.plugin.v1.Placement.AnnotationsEntry
+	24, // 26: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
+	31, // 27: berth.plugin.v1.PlaceResponse.annotations:type_name -> berth.plugin.v1.PlaceResponse.AnnotationsEntry
+	2,  // 28: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
+	6,  // 29: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
+	20, // 30: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
+	3,  // 31: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
+	15, // 32: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
+	23, // 33: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
+	31, // [31:34] is the sub-list for method output_type
+	28, // [28:31] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_berth_plugin_v1_plugin_proto_init() }
@@ -2353,7 +2406,7 @@ func file_berth_plugin_v1_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_plugin_v1_plugin_proto_rawDesc), len(file_berth_plugin_v1_plugin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
