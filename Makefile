@@ -62,6 +62,7 @@ test-packages:
 test-modules:
 	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
 	cd berthapp && CGO_ENABLED=0 go test -count=1 ./...
+	cd plugins/yoda && CGO_ENABLED=0 go test -count=1 ./...
 	cd test/page && CGO_ENABLED=0 go test -count=1 .
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
 	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
@@ -82,7 +83,7 @@ lint-go: tools
 	go vet -tags extenders ./test/extenders && $(BIN)/staticcheck -tags extenders ./test/extenders # and make extenders
 	$(BIN)/deadcode -f '{{range .Funcs}}{{println $$.Path .Name}}{{end}}' ./cmd/... | grep . | grep -v '\.delta$$' | LC_ALL=C sort | \
 	  diff <(grep -v '^#' test/rules/deadcode.txt) - || { echo "only tests call these, or test/rules/deadcode.txt names what is called, or gone"; exit 1; }
-	for module in berthapp test/oracle test/deploy test/monitoring test/page; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
+	for module in berthapp plugins/yoda test/oracle test/deploy test/monitoring test/page; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
 
 .PHONY: lint-proto
 lint-proto: tools
@@ -186,7 +187,7 @@ vuln: ## known vulnerabilities that Berth calls; VULNDB=https://vuln.go.dev, or 
 	  (cd $$module && if [ -n "$$(go list ./... 2>/dev/null)" ]; then $(BIN)/govulncheck -db $(VULNDB_URL) ./...; fi) || exit 1; done
 
 # Every Go module of the repository; and the database as a URL, from a directory too.
-MODULES    := . $(patsubst %/go.mod,%,$(wildcard berthapp/go.mod test/*/go.mod test/*/*/go.mod))
+MODULES    := . $(patsubst %/go.mod,%,$(wildcard berthapp/go.mod plugins/*/go.mod test/*/go.mod test/*/*/go.mod))
 VULNDB_URL  = $(if $(findstring ://,$(VULNDB)),$(VULNDB),file://$(abspath $(VULNDB)))
 
 .PHONY: fuzz
