@@ -9,6 +9,9 @@ PURE  := ./internal/aliases ./internal/answer ./internal/cluster ./internal/conf
   ./internal/ingest ./internal/manifest ./internal/quantity ./internal/whatif ./internal/wire ./services/queue/pending \
   ./test/rules ./test/whatif
 
+# What NVIDIA's bindings are compiled with: they name all functions of NVML, deprecated ones too, each of which the compiler would tell of.
+NVML_CFLAGS := "-O2 -g -Wno-deprecated-declarations"
+
 export PATH := $(BIN):$(PATH)
 
 # Tools, pinned. Each is built from its module into .bin.
@@ -63,6 +66,7 @@ test-modules:
 	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
 	cd berthapp && CGO_ENABLED=0 go test -count=1 ./...
 	cd plugins/yoda && CGO_ENABLED=0 go test -count=1 ./...
+	cd cmd/berth-scv && CGO_ENABLED=1 CGO_CFLAGS=$(NVML_CFLAGS) go test $(if $(RACE),-race) -count=1 ./...
 	cd test/page && CGO_ENABLED=0 go test -count=1 .
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
 	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
@@ -83,7 +87,7 @@ lint-go: tools
 	go vet -tags extenders ./test/extenders && $(BIN)/staticcheck -tags extenders ./test/extenders # and make extenders
 	$(BIN)/deadcode -f '{{range .Funcs}}{{println $$.Path .Name}}{{end}}' ./cmd/... | grep . | grep -v '\.delta$$' | LC_ALL=C sort | \
 	  diff <(grep -v '^#' test/rules/deadcode.txt) - || { echo "only tests call these, or test/rules/deadcode.txt names what is called, or gone"; exit 1; }
-	for module in berthapp plugins/yoda test/oracle test/deploy test/monitoring test/page; do (cd $$module && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
+	for module in berthapp plugins/yoda cmd/berth-scv test/oracle test/deploy test/monitoring test/page; do (cd $$module && CGO_CFLAGS=$(NVML_CFLAGS) go vet ./... && CGO_CFLAGS=$(NVML_CFLAGS) $(BIN)/staticcheck ./...) || exit 1; done
 
 .PHONY: lint-proto
 lint-proto: tools
@@ -187,7 +191,7 @@ vuln: ## known vulnerabilities that Berth calls; VULNDB=https://vuln.go.dev, or 
 	  (cd $$module && if [ -n "$$(go list ./... 2>/dev/null)" ]; then $(BIN)/govulncheck -db $(VULNDB_URL) ./...; fi) || exit 1; done
 
 # Every Go module of the repository; and the database as a URL, from a directory too.
-MODULES    := . $(patsubst %/go.mod,%,$(wildcard berthapp/go.mod plugins/*/go.mod test/*/go.mod test/*/*/go.mod))
+MODULES    := . $(patsubst %/go.mod,%,$(wildcard berthapp/go.mod cmd/*/go.mod plugins/*/go.mod test/*/go.mod test/*/*/go.mod))
 VULNDB_URL  = $(if $(findstring ://,$(VULNDB)),$(VULNDB),file://$(abspath $(VULNDB)))
 
 .PHONY: fuzz
