@@ -176,16 +176,14 @@ func TestWhatWasChosenIsToldWithWhatStands(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("begun: %v, want %s", err, tt.want)
 			}
-			clock += refusedFor - 1
-			if err := h.BeginPlacing(t.Context(), 1, "default-scheduler"); err == nil {
-				t.Error("it has begun, and what was chosen stands still")
-			}
-			if stands = tt.rejects; stands { // others have waited for long enough
-				clock++
-				h.services[0].placing.failed -= failedFor
-			} else {
+			for range refusedFor/failedFor - 1 {
 				clock += failedFor
+				if err := h.BeginPlacing(t.Context(), 1, "default-scheduler"); err == nil {
+					t.Fatal("it has begun, and what was chosen stands still")
+				}
 			}
+			stands = tt.rejects // others have waited for long enough
+			clock += failedFor
 			if err := h.BeginPlacing(t.Context(), 1, "default-scheduler"); err != nil {
 				t.Errorf("it stands: %v; %v", stands, err)
 			}
@@ -221,5 +219,46 @@ func TestWhoHasChosenIsWaitedFor(t *testing.T) {
 		if err := decided(t, w, wake); (err != nil) != chooses {
 			t.Errorf("it has chosen: %v; the wait ends with %v", chooses, err)
 		}
+	}
+}
+
+// A service that is held up so is no reason to fail anybody, nor to leave its process; and each refusal has its own time.
+func TestWhoIsHeldUpHasFailedNobody(t *testing.T) {
+	s := &stepper{answer: func(*pluginv1.PlaceRequest) []*pluginv1.PlaceResponse {
+		return []*pluginv1.PlaceResponse{{Rejection: &pluginv1.Rejection{Plugin: "P", Reason: "taken"}}}
+	}}
+	h := hosting(t, s, time.Minute)
+	h.services[0].Ignorable = true
+	clock := time.Minute
+	h.services[0].clock = func() time.Duration { return clock }
+	var stands []Standing
+	h.Stands(t.Context(), 1, func() []Standing { return stands })
+	stand := func(names ...string) {
+		stands = nil
+		for _, name := range names {
+			p := placementOf(name)
+			p.Annotations = map[string]string{cards: "1"}
+			stands = append(stands, Standing{p, noPod})
+		}
+	}
+	begin := func() error {
+		_, err := h.services[0].beginPlacing(t.Context(), 1)
+		return err
+	}
+	stand("p")
+	if err := begin(); err == nil || errors.As(err, new(Rejection)) || errors.As(err, new(errStep)) {
+		t.Errorf("p is refused: %v, which is an answer to somebody else", err)
+	}
+	if chosen, err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err != nil || chosen.Annotations != nil {
+		t.Errorf("q, which the ignorable service has not heard of: %v, %v", chosen, err)
+	}
+	clock += failedFor
+	stand("p", "r")
+	if err := begin(); err == nil {
+		t.Error("r is refused, and not waited for")
+	}
+	clock += time.Hour // it has been away
+	if err := begin(); err == nil {
+		t.Error("what was refused long ago is not waited for")
 	}
 }

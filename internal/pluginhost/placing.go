@@ -364,15 +364,6 @@ func (h *Host) Bound(ctx context.Context, epoch cluster.Epoch, p Placement, over
 	}
 }
 
-// Rested ends a placement that was told as standing though it was bound already: services that have been begun anew keep nothing of it as what is not bound.
-func (h *Host) Rested(p Placement) {
-	for i := range h.uses[p.SchedulerName] {
-		if is := h.services[h.uses[p.SchedulerName][i].service].placing.now(); is != nil && is.isReserved(p.UID) {
-			is.send(postBind, nil, p, nil, nil)
-		}
-	}
-}
-
 // mostBinds is how many binds a service may have been told of that it has not answered, if others wait for that.
 const mostBinds = 1000
 

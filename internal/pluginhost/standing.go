@@ -35,9 +35,9 @@ type placing struct {
 	why    error
 
 	// These are of who begins one.
-	often   bool           // a good stream has ended by itself
-	goodEnd time.Duration  // by clock, when one has last
-	refused *time.Duration // by clock, since when it does not reserve again what was chosen for a pod; nil: it does
+	often   bool          // a good stream has ended by itself
+	goodEnd time.Duration // by clock, when one has last
+	refused refusals      // those that the last stream that was told all has not reserved again
 
 	streams   uint32 // as many have been begun
 	doubts    doubts
@@ -141,7 +141,7 @@ func (s *service) tellStanding(is *placeStream) error {
 		}
 		return nil
 	}
-	refused := false
+	refused, held := refusing{s.placing.refused, make(refusals)}, error(nil)
 	calls := make([]*call, len(all))
 	for i, p := range all {
 		if gone[i] {
@@ -154,36 +154,52 @@ func (s *service) tellStanding(is *placeStream) error {
 			continue
 		}
 		err := answered(c)
-		if p := all[i]; err == nil && c.err != nil {
-			if why := fmt.Errorf("it does not reserve again what was chosen for pod %s/%s, and stands: %w", p.Namespace, p.Name, c.err); len(p.Annotations) > 0 && s.waitsFor() {
-				return why
-			} else if len(p.Annotations) > 0 {
-				refused = true
-				s.log.Error("plugin service: it goes on without what was chosen for a pod, and may choose it for another one", "err", why)
+		if p := all[i]; err == nil && c.err != nil && len(p.Annotations) > 0 && refused.waits(p.UID, s.clock()) {
+			held = cmp.Or(held, error(errHeld(fmt.Sprintf("it does not reserve again what was chosen for pod %s/%s, and stands: %v", p.Namespace, p.Name, c.err))))
+			continue
+		} else if err == nil && c.err != nil {
+			if len(p.Annotations) > 0 {
+				s.log.Error("plugin service: it goes on without what was chosen for a pod, and may choose it for another one", "pod", p.Namespace+"/"+p.Name, "err", c.err)
+			} else {
+				s.log.Warn("plugin service: it does not reserve again what stands", "pod", p.Namespace+"/"+p.Name, "err", c.err)
 			}
-			s.log.Warn("plugin service: it does not reserve again what stands", "pod", p.Namespace+"/"+p.Name, "err", c.err)
 			err = answered(is.send(unreserve, useOf(p).steps[unreserve], p.Placement, nil, answers.wake))
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if !refused {
-		s.placing.refused = nil
-	}
-	return nil
+	s.placing.refused = refused.now
+	return held
 }
 
-// refusedFor is for how long no stream begins of a service that does not reserve again what was chosen for a pod: a stream that has ended may have it still, or the pod is bound, or given back, in that time.
-const refusedFor = 10 * time.Second
+// errHeld is why no stream of a sound service begins yet. It is nobody else's answer.
+type errHeld string
 
-// waitsFor reports whether what a service does not reserve again is waited for still. Only who begins a stream calls it.
-func (s *service) waitsFor() bool {
-	now := s.clock()
-	if s.placing.refused == nil {
-		s.placing.refused = &now
+func (e errHeld) Error() string { return string(e) }
+
+const (
+	// refusedFor is for how long no stream begins of a service that does not reserve again what was chosen for a pod: a stream that has ended may have it still, or the pod is bound, or given back, in that time.
+	refusedFor = 10 * time.Second
+	// refusedAnew is how long a refusal may be ago for the next one to be of the same time.
+	refusedAnew = 5 * time.Second
+)
+
+// refusals are the placements that a service has not reserved again, by the pod's uid: since when, and when last. Only who begins a stream uses them.
+type refusals map[string]struct{ since, last time.Duration }
+
+// refusing tells which of those there were are refused again, and which now.
+type refusing struct{ before, now refusals }
+
+// waits notes a refusal, and reports whether it is waited for still.
+func (r refusing) waits(uid string, now time.Duration) bool {
+	is, ok := r.before[uid]
+	if !ok || now-is.last > refusedAnew {
+		is.since = now
 	}
-	return now-*s.placing.refused < refusedFor
+	is.last = now
+	r.now[uid] = is
+	return now-is.since < refusedFor
 }
 
 // now returns the stream, nil if there is none.
@@ -262,7 +278,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("plugin service has failed", "err", err)
 			s.failedToPlace(s.clock(), err)
-			if stands := s.host.standing.Load(); !errors.As(err, new(errUnread)) && (stands == nil || stands.ctx.Err() == nil) { // else it is no fault of the process
+			if stands := s.host.standing.Load(); !errors.As(err, new(errUnread)) && !errors.As(err, new(errHeld)) && (stands == nil || stands.ctx.Err() == nil) { // else it is no fault of the process
 				s.placing.doubts.note(to, false, s.Processes)
 			}
 		}

@@ -207,38 +207,60 @@ func (b *Book) Release(token Token) {
 	}
 }
 
-// Give chooses cards of a node for a pod, as [Choose] does, and reserves them by a token, in one step. A pod that has cards of that node already gets these, and no others, whatever it asks for: by the same token, by what it is told to have, or by another token.
-// They are reserved by the token, too.
+// Give chooses cards of a node for a pod, as [Choose] does, and reserves them by a token, in one step. A pod that is told to have cards of that node gets these, and no others, whatever it asks for. One for which cards of it are reserved, by the same token or by
+// another one, gets these again, if they meet its request still and nobody else has them.
 //
-// A refusal changes nothing. A pod that asks for no card gets a grant without any, and has nothing reserved.
+// A refusal changes nothing. A pod that asks for no card gets a grant without any, and has nothing reserved by the token.
 func (b *Book) Give(token Token, pod types.UID, node string, r *Request, args *Args, now time.Time) (Grant, *Refusal) {
 	if r == nil {
+		b.Release(token)
 		return Grant{}, nil
 	}
-	has := b.reserved[token]
-	if has == nil || has.pod != pod || has.node != node || has.awaited() {
-		has = b.told[pod]
-	}
-	if (has == nil || has.node != node || has.awaited()) && b.nodes[node] != nil {
-		has = nil
-		for _, c := range b.nodes[node].pods[pod] {
-			if !c.awaited() {
-				has = c
-				break
-			}
-		}
-	}
-	if has != nil && has.node == node {
+	if has := b.told[pod]; has != nil && has.node == node && !has.awaited() {
 		b.Reserve(token, pod, node, has.grant)
 		return has.grant.clone(), nil
 	}
-	chosen, refusal := Choose(b.View(node), r, args, now)
+	view := b.View(node)
+	has := b.reservedFor(token, pod, node)
+	if has != nil {
+		view = view.Without(pod) // what it has is in nobody's way
+	}
+	chosen, refusal := Choose(view, r, args, now)
 	if refusal != nil {
 		return Grant{}, refusal
 	}
 	g := r.Grant(chosen)
+	if has != nil && view.meets(has.grant, r, args) {
+		g = has.grant.clone()
+	}
 	b.Reserve(token, pod, node, g)
 	return g, nil
+}
+
+// reservedFor returns what is reserved of a node for a pod, by a token or, if nothing is by it, by another one; nil: nothing is.
+func (b *Book) reservedFor(token Token, pod types.UID, node string) *claim {
+	if has := b.reserved[token]; has != nil && has.pod == pod && has.node == node && !has.awaited() {
+		return has
+	}
+	if b.nodes[node] != nil {
+		for _, c := range b.nodes[node].pods[pod] {
+			if !c.awaited() {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+// meets reports whether the cards of a grant meet a request, on a view without the pod that has them.
+func (v *View) meets(g Grant, r *Request, args *Args) bool {
+	met := 0
+	for i := range v.cards {
+		if c := &v.cards[i]; slices.Contains(g.Cards, c.ID) && v.fails(c, r, args) == all {
+			met++
+		}
+	}
+	return met == len(g.Cards) && met == int(r.Number) && g.MemoryMiB == r.Grant(nil).MemoryMiB
 }
 
 // newClaim returns a claim that has a grant of its own, with each card once, and memory within bounds. Of memory below 0 it is better to believe that it is all.

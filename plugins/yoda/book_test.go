@@ -348,14 +348,16 @@ func TestABookKnowsWhoHasWhatWhateverItIsTold(t *testing.T) {
 			"give": func(t *rapid.T) {
 				token, pod, node := drawToken(t), drawPod(t), drawNode(t)
 				given, refusal := b.Give(token, pod, node, &Request{Number: 1, MemoryMiB: 3000, Share: true}, nil, start)
-				held, found := false, false
-				for _, c := range claims {
-					if c.pod == pod && c.node == node && len(c.Cards) > 0 {
-						held, found = true, found || c.Equal(given)
+				if told := claims[pod]; told.node == node && len(told.Cards) > 0 {
+					if refusal != nil || !told.Equal(given) {
+						t.Fatalf("%s is told to have %v of %s, and is given %v, %v", pod, told.Cards, node, given, refusal)
 					}
-				}
-				if held != found {
-					t.Fatalf("%s has cards of %s, and is given %v, %v", pod, node, given, refusal)
+				} else if refusal == nil {
+					for _, c := range claims { // of others
+						if c.pod != pod && c.node == node && (len(c.Cards) == 0 || slices.Contains(c.Cards, given.Cards[0]) && c.MemoryMiB == 0) {
+							t.Fatalf("%s is given %v of %s, of which %s has %v", pod, given.Cards, node, c.pod, c.Cards)
+						}
+					}
 				}
 				if refusal == nil {
 					claims[token] = claimed{pod, node, given}
@@ -434,5 +436,36 @@ func TestABookKnowsWhoHasWhatWhateverItIsTold(t *testing.T) {
 	})
 	if most < 2 {
 		t.Errorf("there were %d conflicts at a time: the test tries next to nothing", most)
+	}
+}
+
+// What is only reserved is given again if it could be given anew: it may be another pod's by now, or meet the request no more.
+func TestWhatIsReservedIsGivenAgainOnlyIfItCouldBeGivenAnew(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(b *Book)
+		ask    Request
+		want   Grant
+	}{
+		"nothing has changed":            {func(*Book) {}, Request{Number: 1}, gpus("b")},
+		"another pod is told to have it": {func(b *Book) { b.SetPod("q", "n", gpus("b")) }, Request{Number: 1}, gpus("a")},
+		"the pod asks for more":          {func(*Book) {}, Request{Number: 2}, gpus("a", "b")},
+		"the pod asks for a part":        {func(*Book) {}, Request{Number: 1, MemoryMiB: 100, Share: true}, Grant{gpus("a").Cards, 100}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := bookOf(titan("a", 0), titan("b", 1))
+			b.Reserve(1, "p", "n", gpus("b"))
+			tt.change(b)
+			if g, refusal := b.Give(2, "p", "n", &tt.ask, nil, start); refusal != nil || !g.Equal(tt.want) {
+				t.Errorf("given %v, %v, want %v", g, refusal, tt.want)
+			}
+		})
+	}
+	b := bookOf(titan("a", 0), titan("b", 1))
+	b.Reserve(1, "p", "n", gpus("b"))
+	if g, refusal := b.Give(1, "p", "n", nil, nil, start); refusal != nil || len(g.Cards) > 0 {
+		t.Errorf("of a pod that asks for none any more: %v, %v", g, refusal)
+	}
+	if _, _, _, ok := b.Reserved(1); ok {
+		t.Error("it is reserved still")
 	}
 }

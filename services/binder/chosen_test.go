@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -45,10 +44,7 @@ func TestWhatPluginsChooseIsRecordedBeforeItIsWritten(t *testing.T) {
 		}
 		return source.Outcome{Result: source.BindDone}
 	})
-	var ahead atomic.Int64
-	b := start(t, etcd, src, withGate(t, g), func(c *Config) {
-		c.now = func() time.Time { return time.Unix(1_000_000, 0).Add(time.Duration(ahead.Load())) }
-	})
+	b := start(t, etcd, src, withGate(t, g))
 	b.active()
 	if got := b.ask(b.question(1, "p")); got != "assumed on a" {
 		t.Fatalf("p: %s", got)
@@ -59,7 +55,6 @@ func TestWhatPluginsChooseIsRecordedBeforeItIsWritten(t *testing.T) {
 			t.Errorf("what is written (-want +got):\n%s", diff)
 		}
 	}
-	ahead.Store(int64(boundStands))
 	b.nothingLeft()
 	for _, step := range []string{"reserve p", "pre_bind p", "post_bind p"} {
 		want := chosen
@@ -175,45 +170,6 @@ func TestWhatIsNotWrittenFailsTheAttempt(t *testing.T) {
 	if len(src.tried("p")) > 0 {
 		t.Error("a bind was sent")
 	}
-	b.nothingLeft()
-}
-
-// A service that is begun anew soon behind a bind is told of the placement: it may not have heard of the bind from the API server yet, and would choose the same for another pod.
-func TestWhatIsBoundStandsForAWhile(t *testing.T) {
-	src, g := newFakeSource(), newGate(t)
-	src.setNode(node("a", 4000))
-	src.setPod(gated(pod("p", 1000)))
-	src.setPod(gated(pod("q", 1000)))
-	g.answers(when("reserve", "p", &pluginv1.PlaceResponse{Annotations: chosen}))
-	var ahead atomic.Int64
-	b := start(t, startEtcd(t), src, withGate(t, g), func(c *Config) {
-		c.now = func() time.Time { return time.Unix(1_000_000, 0).Add(time.Duration(ahead.Load())) }
-	})
-	b.active()
-	if got := b.ask(b.question(1, "p")); got != "assumed on a" {
-		t.Fatalf("p: %s", got)
-	}
-	b.awaitPhase("p", "bound on a")
-	g.wants(t, "p", "reserve p on a", "permit p on a", "pre_bind p on a", "post_bind p on a")
-	g.ends()
-	eventually(t, "the stream has ended", func() bool { return g.streams() == 0 })
-	eventually(t, "q is bound on a", func() bool {
-		if b.phase("q") == "pending" {
-			if req, _ := b.mayAsk(1, "q"); req != nil {
-				b.ask(req)
-			}
-		}
-		return b.phase("q") == "bound on a"
-	})
-	g.wants(t, "p", "reserve p on a", "permit p on a", "pre_bind p on a", "post_bind p on a", "reserve p on a")
-	g.mu.Lock()
-	told, again, other := g.told["reserve p"], lastIndex(g.heard, "reserve p on a"), lastIndex(g.heard, "reserve q on a")
-	g.mu.Unlock()
-	if diff := cmp.Diff(chosen, told.GetAnnotations()); diff != "" || !told.GetStands() || again > other {
-		t.Errorf("what is told, stands %v, behind q %v (-want +got):\n%s", told.GetStands(), again > other, diff)
-	}
-	ahead.Store(int64(boundStands))
-	g.wants(t, "p", "reserve p on a", "permit p on a", "pre_bind p on a", "post_bind p on a", "reserve p on a", "post_bind p on a") // the last is asked of no plugin
 	b.nothingLeft()
 }
 

@@ -149,9 +149,6 @@ func (t *term) decided(p *placement, end placementState, result source.Result) b
 	}
 	t.metrics.binds.WithLabelValues(resultName(result)).Inc()
 	t.recorder.decided(p)
-	if end == stateBound && p.progress != nil && len(p.annotations) > 0 {
-		t.stepping.rest(p)
-	}
 	t.leaves(p)
 	if end == stateBound {
 		t.tellBound(p)

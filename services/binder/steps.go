@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -26,8 +24,6 @@ const (
 	toldAnyway    = time.Second
 	// stuckStep is how long plugin services take until others do not give way any more to those who wait for them.
 	stuckStep = 30 * time.Second
-	// boundStands is for how long placements for which plugins have chosen something stand when they are bound: services that are begun anew are told of them, for the API server may not have told them yet.
-	boundStands = 10 * time.Second
 	// mostTold is of how many binds services may be told that they have not answered: with more, who has not answered many is begun anew.
 	mostTold = 10_000
 )
@@ -44,14 +40,7 @@ type stepping struct {
 	mu      sync.Mutex
 	waiting []*placement
 	of      map[string]*placement // by the pod's uid: those that wait, or are about to
-	stand   map[string]*placement // by the pod's uid: those that are reserved, and not bound, and rests
-	rests   []resting             // bounded by what can be bound in boundStands
-}
-
-// resting is a placement that is bound, and stands until a time, for services that are begun anew.
-type resting struct {
-	*placement
-	until time.Time
+	stand   map[string]*placement // by the pod's uid: those that are reserved, and not bound
 }
 
 // stepTask is what is to be done with plugin services about a placement that the task owns. An error ends the term.
@@ -73,7 +62,6 @@ type progress struct {
 
 	// These are stepping.mu's.
 	canceled bool          // the pod is preempted
-	rests    bool          // it is among stepping.rests
 	over     chan struct{} // closed when it has come to an end; nil: it does not wait
 }
 
@@ -150,61 +138,20 @@ func (s *stepping) stands(p *placement) {
 func (s *stepping) fall(p *placement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stand[p.UID] == p && !p.progress.rests {
+	if s.stand[p.UID] == p {
 		delete(s.stand, p.UID)
 	}
 }
 
-// rest has a placement stand that is bound, for boundStands.
-func (s *stepping) rest(p *placement) {
-	until := s.now().Add(boundStands)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p.progress.rests, s.stand[p.UID] = true, p
-	s.rests = append(s.rests, resting{p, until})
-}
-
-// rested takes those that have stood for as long as they do, and has them fall.
-func (s *stepping) rested(now time.Time) (out []*placement) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for len(s.rests) > 0 && !now.Before(s.rests[0].until) {
-		p := s.rests[0].placement
-		p.progress.rests = false
-		if s.stand[p.UID] == p {
-			delete(s.stand, p.UID)
-		}
-		out, s.rests = append(out, p), s.rests[1:]
-	}
-	if len(s.rests) == 0 {
-		s.rests = nil // with what it holds on to
-	}
-	return out
-}
-
-// standing returns all that stand, but for those of which the source has told that they are gone or elsewhere.
-func (t *term) standing() (out []pluginhost.Standing) {
+// standing returns all that stand.
+func (t *term) standing() []pluginhost.Standing {
 	t.stepping.mu.Lock()
-	stand := slices.Collect(maps.Values(t.stepping.stand))
-	t.stepping.mu.Unlock()
-	for i, told := range t.ledger.told(stand) {
-		if p := stand[i]; told != source.BindGone && told != source.BindElsewhere {
-			out = append(out, pluginhost.Standing{Placement: p.progress.told, Pod: t.lastPodOf(p)})
-		}
+	defer t.stepping.mu.Unlock()
+	var out []pluginhost.Standing
+	for _, p := range t.stepping.stand {
+		out = append(out, pluginhost.Standing{Placement: p.progress.told, Pod: t.podOf(p)})
 	}
 	return out
-}
-
-// lastPodOf returns the pod of a placement as it was told last, if it is kept, and else reads it.
-func (t *term) lastPodOf(p *placement) pluginhost.PodOf {
-	return func(ctx context.Context) (*corev1.Pod, error) {
-		if t.extenders.objects != nil {
-			if last := t.extenders.objects.LastPod(p.Namespace, p.Name); last != nil && string(last.UID) == p.UID {
-				return last, nil
-			}
-		}
-		return t.podOf(p)(ctx)
-	}
 }
 
 // take takes all that wait.
@@ -485,9 +432,6 @@ func (t *term) decidedLane(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		case <-t.stepping.wake:
-		}
-		for _, p := range t.stepping.rested(t.stepping.now()) {
-			t.services().Rested(p.progress.told)
 		}
 		anyway := time.Since(looked) >= toldAnyway
 		if anyway {
