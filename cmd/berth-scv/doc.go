@@ -1,5 +1,5 @@
 // Berth-scv tells what the GPUs of its node are. It runs on each node, as a DaemonSet, asks NVIDIA's driver (NVML) for the cards, and writes what it says into the custom
-// resource scvs.yoda.berth.dev that is named after the node, by which Yoda places pods. It places nothing and gives no card to anybody.
+// resource scvs.yoda.berth.dev that is named after the node, for Yoda to place pods by; no program of Berth reads it yet. It places nothing and gives no card to anybody.
 //
 // # What a node needs
 //
@@ -23,7 +23,7 @@
 //   - The driver has told of a critical error of it (XID). Those that programs cause do not count: 13, 31, 43, 45, 68 and 109, as for NVIDIA's k8s-device-plugin. This holds
 //     until the collector is started anew or the driver is loaded anew, which is seen by its having been away, or being of another version: what mended the card cannot be seen.
 //     An error before the collector began is not known to it. One that the driver names no card of makes all cards unhealthy, and so does it when the driver cannot tell of
-//     errors for a time, since there may have been some.
+//     errors for a time, since there may have been some; but not when it cannot because a card is lost, and can of the others.
 //   - It has had uncorrected memory errors (ECC) since the driver was loaded, has memory that waits for a reset to be retired or remapped, or some that could not be remapped.
 //   - It is partitioned (MIG): Yoda gives whole cards, or memory of them.
 //   - The driver names another card by the same ID.

@@ -1,4 +1,4 @@
-// Package v1alpha1 has the custom resource in which a collector tells what the cards of a node are: scvs.yoda.berth.dev, cluster-scoped, each named after its node. Collectors write it (cmd/berth-scv), and Yoda places pods by it (plugins/yoda). It has
+// Package v1alpha1 has the custom resource in which a collector tells what the cards of a node are: scvs.yoda.berth.dev, cluster-scoped, each named after its node. Collectors write it (cmd/berth-scv), and it is for Yoda to place pods by (plugins/yoda). It has
 // data only, in JSON as Kubernetes has it: nothing here reads or writes.
 package v1alpha1
 
