@@ -22,8 +22,8 @@
 //     of more than 64 cards those that are lost are forgotten. While one is lost, NVML is begun anew a minute later, and again each minute.
 //   - The driver has told of a critical error of it (XID). Those that programs cause do not count: 13, 31, 43, 45, 68 and 109, as for NVIDIA's k8s-device-plugin. This holds
 //     until the collector is started anew or the driver is loaded anew, which is seen by its having been away, or being of another version: what mended the card cannot be seen.
-//     An error before the collector began is not known to it. One that the driver names no card of makes all cards unhealthy, and so does it when the driver cannot tell of
-//     errors for a time, since there may have been some; but not when it cannot because a card is lost, and can of the others.
+//     An error before the collector began is not known to it. One that the driver names no card of makes all cards unhealthy. So does it when the driver could not tell of
+//     errors, as when a card falls off its bus, since there may have been some: until 300 readings in a row of a card were without fault.
 //   - It has had uncorrected memory errors (ECC) since the driver was loaded, has memory that waits for a reset to be retired or remapped, or some that could not be remapped.
 //   - It is partitioned (MIG): Yoda gives whole cards, or memory of them.
 //   - The driver names another card by the same ID.

@@ -2,6 +2,7 @@ package pluginhost
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"strings"
@@ -138,9 +139,9 @@ func TestWhatWasChosenIsToldWithWhatStands(t *testing.T) {
 	}{
 		"the same":      {map[string]string{cards: "1"}, false, ""},
 		"nothing":       {nil, false, ""},
-		"another":       {map[string]string{cards: "2"}, false, `annotations: "example.com/cards" is chosen, and what was chosen for the pod before stands`},
-		"one more":      {map[string]string{cards: "1", "example.com/more": "1"}, false, `annotations: "example.com/more" is chosen`},
-		"it is refused": {nil, true, "it does not reserve again what was chosen for pod n/p, and stands: taken"},
+		"another":       {map[string]string{cards: "2"}, false, "it does not reserve again what was chosen for a pod"},
+		"one more":      {map[string]string{cards: "1", "example.com/more": "1"}, false, "it does not reserve again what was chosen for a pod"},
+		"it is refused": {nil, true, "it does not reserve again what was chosen for a pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answer := choosing(tt.chooses)
@@ -252,13 +253,23 @@ func TestWhoIsHeldUpHasFailedNobody(t *testing.T) {
 	if chosen, err := h.Reserve(t.Context(), 1, placementOf("q"), noPod); err != nil || chosen.Annotations != nil {
 		t.Errorf("q, which the ignorable service has not heard of: %v, %v", chosen, err)
 	}
-	clock += failedFor
-	stand("p", "r")
-	if err := begin(); err == nil {
-		t.Error("r is refused, and not waited for")
+	for range refusedFor/failedFor - 1 { // whichever pods stand
+		clock += failedFor
+		stand("p", fmt.Sprint("r", clock))
+		if err := begin(); err == nil {
+			t.Fatal("it has begun too early")
+		}
 	}
-	clock += time.Hour // it has been away
+	clock += failedFor
+	if err := begin(); err != nil {
+		t.Errorf("all have waited for long enough: %v", err)
+	}
+	h.services[0].placing.now().end(errEnded)
 	if err := begin(); err == nil {
-		t.Error("what was refused long ago is not waited for")
+		t.Error("what is refused on the next stream is not waited for")
+	}
+	clock += time.Minute // and tries may be far apart
+	if err := begin(); err != nil {
+		t.Errorf("a minute later: %v", err)
 	}
 }

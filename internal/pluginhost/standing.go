@@ -35,9 +35,9 @@ type placing struct {
 	why    error
 
 	// These are of who begins one.
-	often   bool          // a good stream has ended by itself
-	goodEnd time.Duration // by clock, when one has last
-	refused refusals      // those that the last stream that was told all has not reserved again
+	often     bool           // a good stream has ended by itself
+	goodEnd   time.Duration  // by clock, when one has last
+	heldSince *time.Duration // by clock, since when none begins for what is refused of what stands; nil: that is not so
 
 	streams   uint32 // as many have been begun
 	doubts    doubts
@@ -141,7 +141,7 @@ func (s *service) tellStanding(is *placeStream) error {
 		}
 		return nil
 	}
-	refused, held := refusing{s.placing.refused, make(refusals)}, error(nil)
+	waits, held := s.placing.waits(s.clock()), error(nil)
 	calls := make([]*call, len(all))
 	for i, p := range all {
 		if gone[i] {
@@ -154,14 +154,13 @@ func (s *service) tellStanding(is *placeStream) error {
 			continue
 		}
 		err := answered(c)
-		if p := all[i]; err == nil && c.err != nil && len(p.Annotations) > 0 && refused.waits(p.UID, s.clock()) {
-			held = cmp.Or(held, error(errHeld(fmt.Sprintf("it does not reserve again what was chosen for pod %s/%s, and stands: %v", p.Namespace, p.Name, c.err))))
-			continue
-		} else if err == nil && c.err != nil {
-			if len(p.Annotations) > 0 {
-				s.log.Error("plugin service: it goes on without what was chosen for a pod, and may choose it for another one", "pod", p.Namespace+"/"+p.Name, "err", c.err)
-			} else {
-				s.log.Warn("plugin service: it does not reserve again what stands", "pod", p.Namespace+"/"+p.Name, "err", c.err)
+		if p := all[i]; err == nil && c.err != nil {
+			s.log.Warn("plugin service: it does not reserve again what stands", "pod", p.Namespace+"/"+p.Name, "err", c.err)
+			if chosen := len(p.Annotations) > 0; chosen && waits {
+				held = errHeld{}
+				continue
+			} else if chosen {
+				s.log.Error("plugin service: it goes on without what was chosen for a pod, and may choose it for another one", "pod", p.Namespace+"/"+p.Name)
 			}
 			err = answered(is.send(unreserve, useOf(p).steps[unreserve], p.Placement, nil, answers.wake))
 		}
@@ -169,37 +168,32 @@ func (s *service) tellStanding(is *placeStream) error {
 			return err
 		}
 	}
-	s.placing.refused = refused.now
 	return held
 }
 
-// errHeld is why no stream of a sound service begins yet. It is nobody else's answer.
-type errHeld string
+// errHeld is why no stream of a sound service begins yet. It says nothing of the pod that is refused: others read it.
+type errHeld struct{}
 
-func (e errHeld) Error() string { return string(e) }
+func (errHeld) Error() string {
+	return "it does not reserve again what was chosen for a pod, and stands: that is waited for"
+}
 
-const (
-	// refusedFor is for how long no stream begins of a service that does not reserve again what was chosen for a pod: a stream that has ended may have it still, or the pod is bound, or given back, in that time.
-	refusedFor = 10 * time.Second
-	// refusedAnew is how long a refusal may be ago for the next one to be of the same time.
-	refusedAnew = 5 * time.Second
-)
+// refusedFor is for how long no stream begins of a service that does not reserve again what was chosen for pods: a stream that has ended may have it still, or the pod is bound, or given back, in that time.
+const refusedFor = 10 * time.Second
 
-// refusals are the placements that a service has not reserved again, by the pod's uid: since when, and when last. Only who begins a stream uses them.
-type refusals map[string]struct{ since, last time.Duration }
+// waits reports whether what is refused now is waited for. Only who begins a stream calls it, and held.
+func (p *placing) waits(now time.Duration) bool {
+	return p.heldSince == nil || now-*p.heldSince < refusedFor
+}
 
-// refusing tells which of those there were are refused again, and which now.
-type refusing struct{ before, now refusals }
-
-// waits notes a refusal, and reports whether it is waited for still.
-func (r refusing) waits(uid string, now time.Duration) bool {
-	is, ok := r.before[uid]
-	if !ok || now-is.last > refusedAnew {
-		is.since = now
+// held notes what has come of a try to begin a stream: the time is of tries that are held one after the other.
+func (p *placing) held(err error, now time.Duration) {
+	switch {
+	case !errors.As(err, new(errHeld)):
+		p.heldSince = nil
+	case p.heldSince == nil:
+		p.heldSince = &now
 	}
-	is.last = now
-	r.now[uid] = is
-	return now-is.since < refusedFor
 }
 
 // now returns the stream, nil if there is none.
@@ -275,6 +269,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	began, to := s.clock(), s.connected()
 	defer func() {
 		s.metrics.observe("begin_placing", s.clock()-began, err)
+		s.placing.held(err, s.clock())
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("plugin service has failed", "err", err)
 			s.failedToPlace(s.clock(), err)

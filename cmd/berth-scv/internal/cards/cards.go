@@ -85,6 +85,10 @@ func Critical(code uint64) bool {
 	return true
 }
 
+// missedFor is in how many readings in a row of a card, each without anything missed or wrong, it is taken for sound again that may have had an error of which the driver could not tell: 5 minutes, with an interval of a second. A card that falls off its bus is
+// such a time for all others, and a new start of the collector would forget it, too.
+const missedFor = 300
+
 // Known is what is known of the cards of a node since the collector has begun. The zero value knows of none.
 type Known struct {
 	cards  []*known
@@ -101,7 +105,7 @@ type known struct {
 	// Since the driver was loaded:
 	xids   []uint64 // critical ones
 	strays []uint64 // critical ones that may be its own: the driver named no card that is known
-	missed bool     // there may have been others
+	missed int      // there may have been others: in how many more readings that miss none it is to be named
 }
 
 // Fold adds a reading. A card that the driver names no more stays, and is lost until it is named again.
@@ -113,7 +117,7 @@ func (k *Known) Fold(r Reading) {
 	if k.load != r.Load {
 		k.load = r.Load
 		for _, c := range k.cards {
-			c.xids, c.strays, c.missed = nil, nil, false
+			c.xids, c.strays, c.missed = nil, nil, 0
 		}
 	}
 	for _, c := range k.cards {
@@ -148,7 +152,12 @@ func (k *Known) Fold(r Reading) {
 		}
 	}
 	for _, c := range k.cards {
-		c.missed = c.missed || r.Missed
+		switch {
+		case r.Missed:
+			c.missed = missedFor
+		case c.missed > 0 && !c.lost && c.card.Reason == "":
+			c.missed--
+		}
 	}
 	slices.SortFunc(k.cards, func(a, b *known) int {
 		return cmp.Or(cmp.Compare(a.card.Index, b.card.Index), cmp.Compare(a.card.ID, b.card.ID))
@@ -215,7 +224,7 @@ func (k *Known) reason(c *known, silence time.Duration) string {
 	if len(c.strays) > 0 {
 		all = append(all, "may have had critical errors that the driver names no card for ("+codes(c.strays)+")")
 	}
-	if c.missed {
+	if c.missed > 0 {
 		all = append(all, ReasonMissed)
 	}
 	if c.twice {

@@ -163,3 +163,31 @@ func TestLostCardsThatThereIsNoRoomForAreForgotten(t *testing.T) {
 		t.Errorf("%d healthy cards, want the 8 that are there", s.HealthyNumber)
 	}
 }
+
+// A card that may have had an error that was missed is sound again behind so many readings in which all was well.
+func TestADoubtAboutMissedErrorsEnds(t *testing.T) {
+	good, partial := Card{Card: scv.Card{ID: "GPU-0"}}, Card{Card: scv.Card{ID: "GPU-0", Reason: "does not tell its memory"}, Partial: true}
+	var k Known
+	healthy := func() bool { return k.Status(0).HealthyNumber == 1 }
+	k.Fold(Reading{Cards: []Card{good}, Missed: true})
+	for range missedFor - 1 {
+		k.Fold(Reading{Cards: []Card{good}})
+	}
+	k.Fold(Reading{Cards: []Card{partial}}) // says nothing
+	k.Fold(Reading{})                       // it is lost: neither
+	if healthy() {
+		t.Error("it is healthy too early")
+	}
+	k.Fold(Reading{Cards: []Card{good}})
+	if !healthy() {
+		t.Errorf("it is not healthy again: %+v", k.Status(0).Cards)
+	}
+	k.Fold(Reading{Cards: []Card{good}, Missed: true})
+	k.Fold(Reading{Cards: []Card{good}, XIDs: []XID{{"GPU-0", 79}}})
+	for range 2 * missedFor {
+		k.Fold(Reading{Cards: []Card{good}})
+	}
+	if healthy() {
+		t.Error("an error that was told is forgotten with one that may have been")
+	}
+}

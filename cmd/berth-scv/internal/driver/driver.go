@@ -315,22 +315,10 @@ func (d *Driver) xids(handles map[string]nvml.Device) (xids []cards.XID, note st
 	if s.events == nil || len(s.watched) == 0 {
 		return nil, ""
 	}
-	again := false
 	for range maxEvents {
 		event, ret := s.events.Wait(eventWait)
 		if ret == nvml.ERROR_TIMEOUT {
 			return xids, ""
-		}
-		if ret == nvml.ERROR_GPU_IS_LOST && !again { // of one of them, which is told by itself: the others are watched without it
-			again = true
-			d.dropEvents()
-			for id, device := range handles {
-				d.watch(device, id, new(answers))
-			}
-			if s.events == nil {
-				return xids, ""
-			}
-			continue
 		}
 		if ret != nvml.SUCCESS {
 			// With a new set in the next reading.
