@@ -469,3 +469,20 @@ func TestWhatIsReservedIsGivenAgainOnlyIfItCouldBeGivenAnew(t *testing.T) {
 		t.Error("it is reserved still")
 	}
 }
+
+// What a view would be with a pod is what it is with it.
+func TestAViewWithAPodIsThatOfABookThatHasIt(t *testing.T) {
+	b := bookOf(titan("a", 0), titan("b", 1))
+	before := b.View("n")
+	b.Reserve("t", "p", "n", gpuShares(5000, "a"))
+	with := before.With("p", gpuShares(5000, "a"))
+	if !with.Same(b.View("n")) || with.Same(before) {
+		t.Errorf("%+v\nwant %+v", with.Cards(), b.View("n").Cards())
+	}
+	if !with.Has("p") || before.Has("p") || with.With("q", gpus("b")).Without("p", "q").Cards()[1].Holders != 0 {
+		t.Error("who is there is wrong")
+	}
+	if v := before.With("p", gpus("a")).With("q", gpus("a")); !v.Cards()[0].Disputed {
+		t.Error("a card that two pods have is not disputed")
+	}
+}

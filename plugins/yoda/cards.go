@@ -2,8 +2,12 @@ package yoda
 
 import (
 	"cmp"
+	"iter"
+	"maps"
+	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -83,6 +87,8 @@ type View struct {
 	pods    map[types.UID][]*claim
 	cards   []Card // in the order of Index, then ID
 	awaited bool   // some pod is
+
+	scratch atomic.Value
 }
 
 // hold notes what pods have.
@@ -113,9 +119,7 @@ func (v *View) Without(pods ...types.UID) *View {
 	if len(left) == len(v.pods) {
 		return v
 	}
-	w := *v
-	w.pods, w.cards = left, slices.Clone(v.cards)
-	w.hold(holdsOf(left, v.seen))
+	w := v.having(left)
 	for i := range w.cards {
 		c, was := &w.cards[i], &v.cards[i]
 		if was.Whole && !c.Whole {
@@ -124,8 +128,47 @@ func (v *View) Without(pods ...types.UID) *View {
 			c.FreeMemoryMiB = min(c.TotalMemoryMiB, c.FreeMemoryMiB+was.PromisedMiB-was.SinceMiB-c.PromisedMiB+c.SinceMiB)
 		}
 	}
-	return &w
+	return w
 }
+
+// With returns the view as it would be if a pod had a grant, besides what it has, since now: for pods that might be placed.
+func (v *View) With(pod types.UID, grant Grant) *View {
+	more := maps.Clone(v.pods)
+	if more == nil {
+		more = make(map[types.UID][]*claim)
+	}
+	c := newClaim(pod, "", grant)
+	c.since = math.MaxUint64
+	more[pod] = append(slices.Clone(more[pod]), c)
+	return v.having(more)
+}
+
+// having returns the view with other pods.
+func (v *View) having(pods map[types.UID][]*claim) *View {
+	w := &View{facts: v.facts, told: v.told, staleAt: v.staleAt, seen: v.seen, pods: pods, cards: slices.Clone(v.cards)}
+	w.hold(holdsOf(pods, v.seen))
+	return w
+}
+
+// Has reports whether it is known of a pod that it is on the node, and asks for cards.
+func (v *View) Has(pod types.UID) bool { return len(v.pods[pod]) > 0 }
+
+// Pods returns the pods of which it is known that they are on the node, and ask for cards, in no order.
+func (v *View) Pods() iter.Seq[types.UID] { return maps.Keys(v.pods) }
+
+// Known reports whether there is such a node, as far as is known.
+func (v *View) Known() bool { return v != nil && v.facts != nil }
+
+// Same reports whether two views say the same of a node, but for when its collector was heard: what is chosen of the one is chosen of the other, as long as none of them is stale.
+func (v *View) Same(w *View) bool {
+	if v == nil || w == nil || v.facts == nil || w.facts == nil {
+		return (v == nil || v.facts == nil) && (w == nil || w.facts == nil)
+	}
+	return *v.facts == *w.facts && v.told == w.told && v.awaited == w.awaited && slices.Equal(v.cards, w.cards)
+}
+
+// Scratch is for what a reader makes of the view, so that it need not be made twice. It goes with the view, and is safe for concurrent use.
+func (v *View) Scratch() *atomic.Value { return &v.scratch }
 
 // Cards returns the cards of the node, in the order of their index. It is only to be read.
 func (v *View) Cards() []Card { return v.cards }

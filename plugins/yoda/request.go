@@ -36,7 +36,7 @@ const (
 //	model     what each card is called, exactly
 //	share     true: part of each card, namely memory, will do
 //
-// It may say the same as labels, or what they do not say.
+// It may say the same as labels, or what they do not say. One of the labels has to be there too: by it, others see that the pod has cards.
 const AnnotationRequest = "yoda.berth.dev/request"
 
 const labelPrefix = "scv/"
@@ -107,10 +107,23 @@ func ParseRequest(labels, annotations map[string]string) (*Request, error) {
 	if p.share && p.memory.value == 0 {
 		return nil, fmt.Errorf("annotation %q: share is true, and no memory is asked for: want how much of each card, in memory", AnnotationRequest)
 	}
+	if !Asks(labels) {
+		return nil, fmt.Errorf("annotation %q asks for cards, and no label does: want label %q too, by which others see that the pod has cards", AnnotationRequest, LabelNumber)
+	}
 	return &Request{
 		Number: int32(p.number.value), MemoryMiB: p.memory.value, ClockMHz: p.clock.value, CoreMHz: p.core,
 		Level: p.level.value, Model: p.model, Share: p.share,
 	}, nil
+}
+
+// Asks reports whether labels say that a pod asks for cards, rightly or wrongly: of a pod that is on a node already, they may be all that is known.
+func Asks(labels map[string]string) bool {
+	for key := range labels {
+		if strings.HasPrefix(key, labelPrefix) && key != LabelPriority {
+			return true
+		}
+	}
+	return false
 }
 
 // Priority returns where a pod is in the queue, higher first: what LabelPriority says, else 3, 2 or 1 for a label that asks for level High, Medium or Low, as in the first Yoda, and else 0. Its errors are among those of [ParseRequest].
@@ -144,7 +157,7 @@ func Priority(labels map[string]string) (int32, error) {
 	return 0, nil
 }
 
-// Annotation returns a request as [AnnotationRequest] has it, always in the same way: [ParseRequest] makes an equal request of it.
+// Annotation returns a request as [AnnotationRequest] has it, always in the same way: [ParseRequest] makes an equal request of it, and a label that asks for as many cards.
 func (r *Request) Annotation() string {
 	out := struct {
 		Number   int32  `json:"number"`

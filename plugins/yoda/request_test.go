@@ -1,6 +1,7 @@
 package yoda
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -22,8 +23,8 @@ func TestRequestsAreReadOfLabelsAndOfTheAnnotation(t *testing.T) {
 		{"second names", map[string]string{"scv/number": "2", "scv/memory": "8000", "scv/clock": "5705", "scv/level": "high", "scv/priority": "-3"}, nil, &Request{Number: 2, MemoryMiB: 8000, ClockMHz: 5705, Level: High}},
 		{"first names", map[string]string{"scv/Number": "64", "scv/FreeMemory": "2147483647", "scv/Level": "Low"}, nil, &Request{Number: 64, MemoryMiB: maxAmount, Level: Low}},
 		{"both names that say the same", map[string]string{"scv/Level": "Medium", "scv/level": "medium", "scv/number": "3", "scv/Number": "3"}, nil, &Request{Number: 3, Level: Medium}},
-		{"empty object", nil, note(` {} `), &Request{Number: 1}},
-		{"all of the annotation", nil, note(`{"number":2,"memory":"16Gi","clockMHz":5000,"coreMHz":1900,"level":"High","model":"NVIDIA \"A100\"","share":true}`),
+		{"empty object", map[string]string{"scv/number": "1"}, note(` {} `), &Request{Number: 1}},
+		{"all of the annotation", map[string]string{"scv/number": "2"}, note(`{"number":2,"memory":"16Gi","clockMHz":5000,"coreMHz":1900,"level":"High","model":"NVIDIA \"A100\"","share":true}`),
 			&Request{2, 16384, 5000, 1900, High, `NVIDIA "A100"`, true}},
 		{"the annotation adds to labels", map[string]string{"scv/number": "2"}, note(`{"memory":"1","number":2,"share":false}`), &Request{Number: 2, MemoryMiB: 1}},
 		{"the memory of a label is shared", map[string]string{"scv/memory": "5"}, note(`{"share":true}`), &Request{Number: 1, MemoryMiB: 5, Share: true}},
@@ -72,6 +73,8 @@ func TestWrongRequestsAreErrorsThatSayWhatIsRight(t *testing.T) {
 		{nil, `{"model":null}`, `model of annotation "yoda.berth.dev/request" is "null": want a string of 1 to 256 bytes`},
 		{nil, `{"share":1}`, `share of annotation "yoda.berth.dev/request" is "1": want true or false`},
 		{nil, `{"share":true}`, `annotation "yoda.berth.dev/request": share is true, and no memory is asked for: want how much of each card, in memory`},
+		{nil, `{"number":1}`, `annotation "yoda.berth.dev/request" asks for cards, and no label does: want label "scv/number" too, by which others see that the pod has cards`},
+		{map[string]string{"scv/priority": "1"}, `{}`, `annotation "yoda.berth.dev/request" asks for cards, and no label does: want label "scv/number" too, by which others see that the pod has cards`},
 	} {
 		annotations := map[string]string{}
 		if test.note != "" {
@@ -159,6 +162,9 @@ func FuzzParseRequest(f *testing.F) {
 		if _, err := Priority(labels); err != nil {
 			t.Fatalf("a request is accepted, and its priority is not: %v", err)
 		}
+		if (r != nil) != Asks(labels) {
+			t.Fatalf("%v asks for %+v", labels, r)
+		}
 		if r == nil {
 			return
 		}
@@ -171,7 +177,7 @@ func FuzzParseRequest(f *testing.F) {
 			}
 		}
 		written := r.Annotation()
-		back, err := ParseRequest(nil, map[string]string{AnnotationRequest: written})
+		back, err := ParseRequest(map[string]string{LabelNumber: fmt.Sprint(r.Number)}, map[string]string{AnnotationRequest: written})
 		if err != nil || !cmp.Equal(back, r) {
 			t.Fatalf("%+v is written as %s, which is read as %+v, %v", r, written, back, err)
 		}
