@@ -16,12 +16,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
-const (
-	// share is how many nodes a goroutine judges at a time: few enough that slow plugins use all processors, and so many that of fast ones nobody notices.
-	share = 128
-
-	maxScore = 100
-)
+// share is how many nodes a goroutine judges at a time: few enough that slow plugins use all processors, and so many that of fast ones nobody notices.
+const share = 128
 
 // question is what is asked, with what it names.
 type question struct {
@@ -48,6 +44,7 @@ type filter struct {
 type scorer struct {
 	name string
 	call ScoreFunc
+	most int64 // that it may score
 }
 
 // verdict is why a node is refused, if it is.
@@ -160,8 +157,8 @@ nodes:
 		for k, s := range q.scorers {
 			name = s.name
 			score, err := s.call(ctx, q.kind, node)
-			if err == nil && (score < 0 || score > maxScore) {
-				err = fmt.Errorf("its score is %d: want 0 to %d", score, maxScore)
+			if err == nil && (score < 0 || score > s.most) {
+				err = fmt.Errorf("its score is %d: want 0 to %d", score, s.most)
 			}
 			if err != nil {
 				return fmt.Errorf("plugin %s, node %s: %w", name, node.Name, err)

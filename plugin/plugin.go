@@ -22,7 +22,7 @@ type Plugin struct {
 	Filter FilterFunc
 	// Score says how good a node is for pods of a kind that it can run. nil: the plugin does not score.
 	Score ScoreFunc
-	// Normalization is what becomes of the scores of a pod's feasible nodes before they are weighed.
+	// Normalization is what becomes of the scores of a pod's feasible nodes before they are weighed, whatever Configure says.
 	Normalization Normalization
 	// Depends says what answers depend on, besides the kind of the pod and what the node is itself. Who says too little is not asked again when something changes.
 	Depends Dependencies
@@ -66,8 +66,8 @@ type Plugin struct {
 // FilterFunc returns nil if the node can run pods of the kind, and else why it cannot. An error fails the attempts of the pods that are asked about.
 type FilterFunc func(ctx context.Context, kind *Kind, node *Node) (*Refusal, error)
 
-// ScoreFunc returns how good the node is for pods of the kind, from 0 to 100, where 100 is best unless the plugin's normalization is [Reversed]. An error, or
-// a score out of bounds, fails the attempts of the pods that are asked about.
+// ScoreFunc returns how good the node is for pods of the kind, from 0 to 100, where 100 is best. If the plugin's normalization is [Proportional] or [Reversed], it is from 0 to 2147483647, and of [Reversed] the lowest is best: kube-scheduler's Score
+// of a plugin whose NormalizeScore is DefaultNormalizeScore. An error, or a score out of bounds, fails the attempts of the pods that are asked about.
 type ScoreFunc func(ctx context.Context, kind *Kind, node *Node) (int64, error)
 
 // PostFilterFunc looks for a way for a pod of the kind, which fits nowhere: it evicts others, say, or has a node made. Of the nodes, refused has those that could run it if pods were evicted from them. Which pod it is says [Kind.Pod], if the
@@ -124,7 +124,7 @@ type Normalization int
 const (
 	// AsIs: scores are what they are.
 	AsIs Normalization = iota
-	// Proportional: the highest becomes 100, and others so much of it as they are of the highest.
+	// Proportional: the highest becomes 100, and others so much of it as they are of the highest, rounded down. If the highest is 0, all are 0.
 	Proportional
 	// Reversed: the same, and then 100 less that: a low score is good.
 	Reversed

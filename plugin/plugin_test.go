@@ -145,6 +145,11 @@ func TestAPluginThatFailsFailsItsQuestionsOnly(t *testing.T) {
 		{Name: "PanicsToo", Score: func(_ context.Context, _ *Kind, node *Node) (int64, error) { return int64(node.Labels["x"][5]), nil }},
 		{Name: "FailsToo", Score: func(context.Context, *Kind, *Node) (int64, error) { return 5, errors.New("nor of mine") }},
 		{Name: "Low", Score: scoring(-1)}, {Name: "High", Score: scoring(101)}, {Name: "Least", Score: scoring(0)}, {Name: "Most", Score: scoring(100)},
+		{Name: "RawLow", Score: scoring(-1), Normalization: Reversed}, {Name: "RawHigh", Score: scoring(1 << 31), Normalization: Proportional},
+		{Name: "RawLeast", Score: scoring(0), Normalization: Reversed}, {Name: "RawMost", Score: scoring(1<<31 - 1), Normalization: Proportional},
+		{Name: "Changing", Score: scoring(1), Configure: func(json.RawMessage) (Plugin, error) {
+			return Plugin{Name: "Changing", Score: scoring(101), Normalization: Proportional}, nil
+		}},
 		{Name: "Wordy", Filter: func(context.Context, *Kind, *Node) (*Refusal, error) {
 			return nil, errors.New(strings.Repeat("é", 2000) + "\xff")
 		}},
@@ -152,6 +157,7 @@ func TestAPluginThatFailsFailsItsQuestionsOnly(t *testing.T) {
 	s := open(t, dial(t, server.address))
 	ask := three(nil, nil)
 	ask.Questions = nil
+	ask.Profiles = []*pluginv1.Profile{{SchedulerName: ask.Kinds[0].GetSchedulerName(), Arguments: []*pluginv1.PluginArguments{{Plugin: "Changing"}}}}
 	tests := []struct{ filter, score, want string }{
 		{"Panics", "", "plugin Panics, node c: panic: at the disco"},
 		{"Fails", "", "plugin Fails, node c: no answer of mine"},
@@ -162,6 +168,11 @@ func TestAPluginThatFailsFailsItsQuestionsOnly(t *testing.T) {
 		{"", "High", "plugin High, node c: its score is 101: want 0 to 100"},
 		{"", "Least", ""},
 		{"", "Most", ""},
+		{"", "RawLow", "plugin RawLow, node c: its score is -1: want 0 to 2147483647"},
+		{"", "RawHigh", "plugin RawHigh, node c: its score is 2147483648: want 0 to 2147483647"},
+		{"", "RawLeast", ""},
+		{"", "RawMost", ""},
+		{"", "Changing", "plugin Changing, node c: its score is 101: want 0 to 100"},
 		{"Wordy", "", "plugin Wordy, node c: " + strings.Repeat("é", 501)},
 	}
 	for _, tt := range tests {

@@ -215,7 +215,8 @@ func (s *session) question(i int, asked *pluginv1.Question) (*question, error) {
 			return nil, pluginproto.Invalid(fmt.Sprintf("there is no plugin %q that scores", name), "questions[%d].scores[%d]", i, k)
 		}
 		if p := find(name); q.err == nil {
-			q.scorers = append(q.scorers, scorer{name, p.Score})
+			most := pluginproto.MaxScore(pluginv1.Normalization(s.plugins[name].Normalization)) // as it is described, whatever the profile's arguments are
+			q.scorers = append(q.scorers, scorer{name, p.Score, int64(most)})
 		}
 	}
 	for k, name := range asked.GetPostFilters() {

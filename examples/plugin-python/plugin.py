@@ -61,6 +61,7 @@ def answer(question, wanted, nodes):
 
 
 def score(node):
+    # 0 to 100, as it counts. Of a plugin that is described with a normalization it is 0 to 2147483647, and Berth brings it to 0 to 100.
     return max(0, 100 * (node.places - node.pods) // node.places) if node.places else 0
 
 

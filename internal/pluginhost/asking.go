@@ -140,7 +140,7 @@ type keptPart struct {
 	answers []answer      // of nodes that it was told
 	since   []cluster.Seq // when each node has changed last, as far as that matters
 	within  time.Duration // column.depends.within
-	scores  [][]int8
+	scores  [][]int32
 	weights []int64
 }
 
@@ -394,7 +394,7 @@ func (k *Asking) Score(nodes []cluster.NodeIndex, totals []int64) {
 }
 
 // add normalises as kube-scheduler's DefaultNormalizeScore does.
-func add(scores []int8, by pluginv1.Normalization, weight int64, nodes []cluster.NodeIndex, totals []int64) {
+func add(scores []int32, by pluginv1.Normalization, weight int64, nodes []cluster.NodeIndex, totals []int64) {
 	var most int64
 	for _, i := range nodes {
 		most = max(most, int64(scores[i]))

@@ -15,7 +15,7 @@ import (
 const (
 	// maxRefusals is how many different refusals an answer may have, and keptRefusals a column: then it begins anew. Within one question, there may be twice as many; further ones become anotherReason.
 	maxRefusals, keptRefusals = 1_000, 4_096
-	maxScore                  = 100
+	maxScore                  = 100 // when scores are weighed
 	anotherReason             = "another reason"
 )
 
@@ -33,7 +33,7 @@ type column struct {
 	index    map[Refusal]uint16 // one more than its place in refusals
 	text     int                // bytes of refusals
 	renewed  time.Duration      // when it began anew last
-	scores   [][]int8           // by plugin, then by node
+	scores   [][]int32          // by plugin, then by node; not normalised
 	alike    bool               // of some nodes it is what was said for an earlier pod alike
 	keeps    bool               // what is said may be taken for the next pod
 }
@@ -46,16 +46,16 @@ type answer struct {
 	verdict uint16        // 0: it can run the pod; else Refusal by column.index
 }
 
-// answerBytes is the size of an answer, and columnBytes about what a column takes besides.
-const answerBytes, columnBytes = 24, 1 << 10
+// answerBytes is the size of an answer, scoreBytes that of a score, and columnBytes about what a column takes besides.
+const answerBytes, scoreBytes, columnBytes = 24, 4, 1 << 10
 
 func newColumn(depends dependencies, scores int) *column {
-	return &column{depends: depends, index: make(map[Refusal]uint16), scores: make([][]int8, scores)}
+	return &column{depends: depends, index: make(map[Refusal]uint16), scores: make([][]int32, scores)}
 }
 
 // bytes returns about how much memory a column takes.
 func (c *column) bytes() int {
-	return columnBytes + len(c.answers)*(answerBytes+len(c.scores)) + c.text
+	return columnBytes + len(c.answers)*(answerBytes+scoreBytes*len(c.scores)) + c.text
 }
 
 // grow makes room for so many nodes.
@@ -65,7 +65,7 @@ func (c *column) grow(nodes int) {
 	}
 	c.answers = append(c.answers, make([]answer, nodes-len(c.answers))...)
 	for k := range c.scores {
-		c.scores[k] = append(c.scores[k], make([]int8, nodes-len(c.scores[k]))...)
+		c.scores[k] = append(c.scores[k], make([]int32, nodes-len(c.scores[k]))...)
 	}
 }
 
@@ -153,8 +153,8 @@ func (c *column) take(q *question, a *pluginv1.Answer, began time.Duration) erro
 			continue
 		}
 		for n, s := range a.GetScores() {
-			if v := s.GetScores()[k]; v < 0 || v > maxScore {
-				return fmt.Errorf("scores[%d]: %s scores %d, want 0 to %d", n, q.use.scores[n], v, maxScore)
+			if v := s.GetScores()[k]; v < 0 || v > q.use.most[n] {
+				return fmt.Errorf("scores[%d]: %s scores %d, want 0 to %d", n, q.use.scores[n], v, q.use.most[n])
 			}
 		}
 	}
@@ -167,7 +167,7 @@ func (c *column) take(q *question, a *pluginv1.Answer, began time.Duration) erro
 		c.answers[i] = is
 		for n, s := range a.GetScores() {
 			if is.verdict == 0 {
-				c.scores[n][i] = int8(s.GetScores()[k])
+				c.scores[n][i] = s.GetScores()[k]
 			}
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 // Service is a service of a configuration.
@@ -124,6 +125,7 @@ type use struct {
 	service         int
 	filters, scores []string
 	weights         []int64         // of scores
+	most            []int32         // that each of scores may score: of what [use.of] has returned
 	own             []scorer        // that normalise their scores themselves: those that [use.of] has taken out of scores
 	postFilters     []string        // that look for a way for pods that fit nowhere
 	steps           [steps][]string // the plugins of each step
@@ -144,7 +146,7 @@ func (u use) of(plugins map[string]*pluginv1.PluginDescription) use {
 		if plugins[name].GetNormalization() == pluginv1.Normalization_NORMALIZATION_OWN {
 			out.own = append(out.own, scorer{name, u.weights[n]})
 		} else {
-			out.scores, out.weights = append(out.scores, name), append(out.weights, u.weights[n])
+			out.scores, out.weights, out.most = append(out.scores, name), append(out.weights, u.weights[n]), append(out.most, pluginproto.MaxScore(plugins[name].GetNormalization()))
 		}
 	}
 	return out

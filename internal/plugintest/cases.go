@@ -42,7 +42,7 @@ var cases = []testCase{
 	{"each question gets one answer, in order", questions, (*suite).answers},
 	{"verdicts are none, or one for each node, and name a refusal or 0", questions, (*suite).verdicts},
 	{"refusals name a filter of the question, and a reason of 1 KiB at most", questions, (*suite).refusals},
-	{"scores are one for each node, from 0 to 100, of each plugin that is asked", questions, (*suite).scores},
+	{"scores are one for each node, from 0 to 100, or to 2147483647 where Berth normalises them, of each plugin that is asked", questions, (*suite).scores},
 	{"what is asked again is answered as before", compared, (*suite).again},
 	{"filters and scores are asked in the order of the question, and no others", compared, (*suite).order},
 	{"the id of a forgotten node is another's, in the same request", compared, (*suite).reusedNodes},
@@ -142,7 +142,7 @@ func (s *suite) refusals(ctx context.Context) (string, error) {
 	})
 }
 
-func (s *suite) scores(ctx context.Context) (string, error) { return s.each(ctx, checkScores) }
+func (s *suite) scores(ctx context.Context) (string, error) { return s.each(ctx, s.most.checkScores) }
 
 // again asks the same in the same request, in the next one, with the nodes the other way round, and a new stream.
 func (s *suite) again(ctx context.Context) (string, error) {

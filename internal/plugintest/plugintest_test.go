@@ -64,7 +64,7 @@ func honest() []plugin.Plugin {
 		{Name: "Name", Normalization: plugin.Proportional, Score: func(_ context.Context, kind *plugin.Kind, node *plugin.Node) (int64, error) {
 			h := fnv.New32()
 			fmt.Fprint(h, node.Name, kind.Priority)
-			return int64(h.Sum32() % 101), nil
+			return int64(h.Sum32() >> 1), nil
 		}},
 		{Name: "Pods", Depends: plugin.Dependencies{Pods: true}, Normalization: plugin.Reversed, Score: func(_ context.Context, _ *plugin.Kind, node *plugin.Node) (int64, error) {
 			var sum int64
@@ -569,12 +569,17 @@ func TestEachCaseFindsTheLieItIsFor(t *testing.T) {
 		{"a refusal of nobody's", refusals, `of plugin "Nobody"`, refused(func(a *pluginv1.Answer) { a.Refusals[0].Plugin = "Nobody" })},
 		{"a refusal without reason", refusals, "is empty", refused(func(a *pluginv1.Answer) { a.Refusals[0].Reason = "" })},
 		{"a long reason", refusals, "has 1025 bytes", refused(func(a *pluginv1.Answer) { a.Refusals[0].Reason = strings.Repeat("r", 1025) })},
-		{"a score of 101", scores, "is 101", scored(func(a *pluginv1.Answer) {
-			for i := range a.Scores[0].Scores {
-				a.Scores[0].Scores[i] = 101
-			}
-		})},
-		{"a score of -1", scores, "is -1", scored(func(a *pluginv1.Answer) {
+		{"a score of 101 as it is", scores, "is 101: want 0 to 100", lie{
+			describe: func(r *pluginv1.DescribeResponse, _ int32) {
+				r.Plugins[3].Normalization = pluginv1.Normalization_NORMALIZATION_UNSPECIFIED
+			},
+			response: scored(func(a *pluginv1.Answer) {
+				for i := range a.Scores[0].Scores {
+					a.Scores[0].Scores[i] = 101
+				}
+			}).response,
+		}},
+		{"a score of -1", scores, "is -1: want 0 to 2147483647", scored(func(a *pluginv1.Answer) {
 			last := a.Scores[len(a.Scores)-1]
 			for i := range last.Scores {
 				last.Scores[i] = -1

@@ -14,6 +14,7 @@ import (
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/manifest"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
 // What berth.plugin.v1 says is possible.
@@ -21,7 +22,6 @@ const (
 	maxPlugins      = 64
 	maxRefusals     = 1000
 	maxTextBytes    = 1024
-	maxScore        = 100
 	maxRequestBytes = 16 << 20
 )
 
@@ -49,7 +49,7 @@ func Run(ctx context.Context, cfg Config, tell func(Result)) bool { return try(c
 
 // try is Run with some of the cases.
 func try(ctx context.Context, cfg Config, cases []testCase, tell func(Result)) bool {
-	s := &suite{client: cfg.Client, timeout: cfg.Timeout, began: time.Now(), arguments: cfg.Arguments, sample: take(cfg.Objects), free: 1000, steps: make(takers)}
+	s := &suite{client: cfg.Client, timeout: cfg.Timeout, began: time.Now(), arguments: cfg.Arguments, sample: take(cfg.Objects), free: 1000, steps: make(takers), most: make(bounds)}
 	note, err := s.describe(ctx)
 	tell(Result{"Describe tells of plugins as they can be, and the same each time", note, err})
 	if err != nil {
@@ -95,6 +95,7 @@ type suite struct {
 	placed      int      // placements that there have been
 	postFilters []string // plugins that look for a way for pods that fit nowhere
 	binds       []string // plugins that bind
+	most        bounds
 }
 
 // describe asks which plugins there are, twice.
@@ -173,7 +174,7 @@ func (s *suite) take(plugins []*pluginv1.PluginDescription) error {
 		case depends.GetMilliseconds() < 0:
 			return fmt.Errorf("plugin %s: its answers hold for %d milliseconds: want 0 at least", name, depends.GetMilliseconds())
 		}
-		seen[name] = true
+		seen[name], s.most[name] = true, pluginproto.MaxScore(p.GetNormalization())
 		if p.GetPostFilters() {
 			s.postFilters = append(s.postFilters, name)
 		}

@@ -19,6 +19,7 @@ type stream struct {
 	judge   grpc.BidiStreamingClient[pluginv1.JudgeRequest, pluginv1.JudgeResponse]
 	last    int64 // request
 	timeout time.Duration
+	most    bounds
 	cause   func() error
 	cancel  context.CancelCauseFunc
 }
@@ -32,7 +33,7 @@ func (s *suite) open(ctx context.Context) (*stream, error) {
 		cancel(nil)
 		return nil, fmt.Errorf("open a stream: %w", err)
 	}
-	return &stream{judge: judge, timeout: s.timeout, cause: func() error { return context.Cause(ctx) }, cancel: cancel}, nil
+	return &stream{judge: judge, timeout: s.timeout, most: s.most, cause: func() error { return context.Cause(ctx) }, cancel: cancel}, nil
 }
 
 // close ends the stream, whatever is still to come.
@@ -100,7 +101,7 @@ func (c *stream) judged(req *pluginv1.JudgeRequest) ([]string, error) {
 	}
 	var out []string
 	for i, answer := range answers {
-		read, err := read(req.GetQuestions()[i], answer)
+		read, err := c.most.read(req.GetQuestions()[i], answer)
 		if err != nil {
 			return nil, fmt.Errorf("request %d, question %d: %w", req.GetId(), i, err)
 		}
@@ -109,15 +110,18 @@ func (c *stream) judged(req *pluginv1.JudgeRequest) ([]string, error) {
 	return out, nil
 }
 
+// bounds are the most that plugins may score a node, by name.
+type bounds map[string]int32
+
 // canRun is what is said of a node that is not refused.
 const canRun = "can run it"
 
 // read returns what an answer says of each node of its question, in words.
-func read(q *pluginv1.Question, a *pluginv1.Answer) ([]string, error) {
+func (most bounds) read(q *pluginv1.Question, a *pluginv1.Answer) ([]string, error) {
 	if a.GetError() != "" {
 		return nil, fmt.Errorf("it could not be answered: %s", a.GetError())
 	}
-	if err := errors.Join(checkVerdicts(q, a), checkScores(q, a)); err != nil {
+	if err := errors.Join(checkVerdicts(q, a), most.checkScores(q, a)); err != nil {
 		return nil, err
 	}
 	out := make([]string, len(q.GetNodes()))
@@ -158,7 +162,7 @@ func checkVerdicts(q *pluginv1.Question, a *pluginv1.Answer) error {
 }
 
 // checkScores says what is wrong with the scores of an answer, unless it is an error.
-func checkScores(q *pluginv1.Question, a *pluginv1.Answer) error {
+func (most bounds) checkScores(q *pluginv1.Question, a *pluginv1.Answer) error {
 	if a.GetError() != "" {
 		return nil
 	}
@@ -171,8 +175,8 @@ func checkScores(q *pluginv1.Question, a *pluginv1.Answer) error {
 			return fmt.Errorf("plugin %s: %d scores of %d nodes: want one each", plugin, got, want)
 		}
 		for i, score := range scores {
-			if refused := i < len(a.GetVerdicts()) && a.GetVerdicts()[i] > 0; !refused && (score < 0 || score > maxScore) {
-				return fmt.Errorf("plugin %s: the score of node %d of the question is %d: want 0 to %d", plugin, i, score, maxScore)
+			if refused := i < len(a.GetVerdicts()) && a.GetVerdicts()[i] > 0; !refused && (score < 0 || score > most[plugin]) {
+				return fmt.Errorf("plugin %s: the score of node %d of the question is %d: want 0 to %d", plugin, i, score, most[plugin])
 			}
 		}
 	}

@@ -38,7 +38,7 @@ type choosy struct {
 	cluster bool // it says that it depends on other nodes than the one that it is asked about
 }
 
-func newChoosy(t testing.TB, depends plugin.Dependencies) *choosy {
+func newChoosy(t testing.TB, depends plugin.Dependencies, change ...func(*plugin.Plugin)) *choosy {
 	c := new(choosy)
 	l := bufconn.Listen(1 << 20)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -74,6 +74,9 @@ func newChoosy(t testing.TB, depends plugin.Dependencies) *choosy {
 			c.mu.Unlock()
 			return way(refused)
 		},
+	}
+	for _, f := range change {
+		f(&p)
 	}
 	go func() {
 		done <- plugin.Serve(ctx, plugin.Config{Plugins: []plugin.Plugin{p}, Listener: l, InsecurePlaintext: true, Log: testLog(t)})
@@ -595,6 +598,35 @@ func TestNobodyIsSureWhereScoresAreNormalisedOverNodesThatMayBeRefused(t *testin
 	eventually(t, "the ledger is told", func() bool { return b.phase("other") == "bound on full" })
 	if got := b.ask(b.question(1, "q")); got != "assumed on b" {
 		t.Errorf("q: %s: of the nodes that are left, one has no taint", got)
+	}
+}
+
+// What is normalised may be larger than what counts: a pod goes where the highest score is, or the lowest, by as much as it is of the highest.
+func TestPodsGoByScoresAsTheyCountWhenTheyAreNormalised(t *testing.T) {
+	for _, tt := range []struct {
+		by   plugin.Normalization
+		want string
+	}{{plugin.Proportional, "assumed on c"}, {plugin.Reversed, "assumed on a"}} {
+		src, c := newFakeSource(), newChoosy(t, plugin.Dependencies{}, func(p *plugin.Plugin) { p.Normalization = tt.by })
+		for _, name := range []string{"a", "b", "c"} {
+			src.setNode(node(name, 4000))
+			for k := range 2 {
+				src.setPod(forChoosy(pod(fmt.Sprint(name, k), 10)))
+			}
+		}
+		c.set(func() {
+			c.score = func(n *plugin.Node) int64 {
+				return map[string]int64{"a": 100_000, "b": 1_500_000_000, "c": 2_147_483_647}[n.Name]
+			}
+		})
+		b := start(t, startEtcd(t), src, withChoosy(t, c))
+		b.active()
+		for _, name := range []string{"a0", "b0"} { // what is kept is normalised as well
+			if got := b.ask(b.question(1, name)); got != tt.want {
+				t.Errorf("%v: %s: %s, want %s", tt.by, name, got, tt.want)
+			}
+		}
+		b.stop()
 	}
 }
 

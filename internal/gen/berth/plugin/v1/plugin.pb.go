@@ -29,7 +29,7 @@ type Normalization int32
 const (
 	// They are what they are.
 	Normalization_NORMALIZATION_UNSPECIFIED Normalization = 0
-	// The highest becomes 100, and others so much of it as they are of the highest: kube-scheduler's DefaultNormalizeScore.
+	// The highest becomes 100, and others so much of it as they are of the highest, rounded down: kube-scheduler's DefaultNormalizeScore. If the highest is 0, all are 0.
 	Normalization_NORMALIZATION_PROPORTIONAL Normalization = 1
 	// The same, and then 100 less that: a low score is good.
 	Normalization_NORMALIZATION_REVERSED Normalization = 2
@@ -263,7 +263,7 @@ type PluginDescription struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// It has a say in which nodes can run a pod.
 	Filters bool `protobuf:"varint,2,opt,name=filters,proto3" json:"filters,omitempty"`
-	// It scores nodes, from 0 to 100.
+	// It scores nodes, from 0 to 100, or, with NORMALIZATION_PROPORTIONAL and NORMALIZATION_REVERSED, from 0 to 2147483647.
 	Scores bool `protobuf:"varint,3,opt,name=scores,proto3" json:"scores,omitempty"`
 	// What becomes of its scores before they are weighed.
 	Normalization Normalization `protobuf:"varint,4,opt,name=normalization,proto3,enum=berth.plugin.v1.Normalization" json:"normalization,omitempty"`
@@ -1570,7 +1570,7 @@ func (x *Refusal) GetUnresolvable() bool {
 // Scores are what a plugin scores nodes.
 type Scores struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For each node of the question, in order, 0 to 100; of a node that is refused, anything.
+	// For each node of the question, in order, 0 to 100, or, of a plugin that is described with NORMALIZATION_PROPORTIONAL or NORMALIZATION_REVERSED, 0 to 2147483647; of a node that is refused, anything.
 	Scores        []int32 `protobuf:"varint,1,rep,packed,name=scores,proto3" json:"scores,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,0 +1,139 @@
+package pluginhost
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+)
+
+const (
+	asIs         = pluginv1.Normalization_NORMALIZATION_UNSPECIFIED
+	proportional = pluginv1.Normalization_NORMALIZATION_PROPORTIONAL
+	reversed     = pluginv1.Normalization_NORMALIZATION_REVERSED
+)
+
+// rating returns a service with one plugin, of weight 2, that scores nodes as it is told, those of a question in order.
+func rating(by pluginv1.Normalization, scores ...int32) *scripted {
+	return &scripted{
+		plugins: []*pluginv1.PluginDescription{{Name: "P", Filters: true, Scores: true, Normalization: by}},
+		answer: func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
+			out := honest(r)
+			for k, a := range out.Answers {
+				for _, s := range a.Scores {
+					for n, i := range r.GetQuestions()[k].GetNodes() {
+						s.Scores[n] = scores[i]
+					}
+				}
+			}
+			return out, nil
+		},
+	}
+}
+
+func TestScoresAreNormalisedOverTheNodesThatAreLeft(t *testing.T) {
+	const most = math.MaxInt32
+	all := []cluster.NodeIndex{0, 1, 2}
+	for _, tt := range []struct {
+		by     pluginv1.Normalization
+		scores []int32
+		left   []cluster.NodeIndex
+		want   []int64 // with weight 2
+	}{
+		{asIs, []int32{100, 7, 0}, all, []int64{200, 14, 0}},
+		{proportional, []int32{64_000, 640, 639}, all, []int64{200, 2, 0}},
+		{proportional, []int32{64_000, 640, 639}, all[1:], []int64{200, 2 * 99}}, // 99.84, rounded down
+		{proportional, []int32{3, 1, 2}, all, []int64{200, 2 * 33, 2 * 66}},
+		{proportional, []int32{most, most - 1, most / 2}, all, []int64{200, 2 * 99, 2 * 49}},
+		{proportional, []int32{0, 0, 0}, all, []int64{0, 0, 0}},
+		{reversed, []int32{most, most / 4, 0}, all, []int64{0, 2 * (100 - 24), 200}},
+		{reversed, []int32{1000, 995, 10}, all, []int64{0, 2, 2 * 99}},
+		{reversed, []int32{0, 0, 0}, all, []int64{200, 200, 200}},
+	} {
+		s := rating(tt.by, tt.scores...)
+		h := newHost(t, []cluster.Profile{profile("default-scheduler", "P")}, serviceOf("s", s.serve(t), "P"))
+		st, subjects := world(t, 3)
+		for _, kept := range []bool{false, true} {
+			k, err := judge(t, h, st, subjects[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			totals := make([]int64, len(tt.left))
+			if k.Score(tt.left, totals); !slices.Equal(totals, tt.want) {
+				t.Errorf("%v %v of nodes %v, kept %v: %v, want %v", tt.by, tt.scores, tt.left, kept, totals, tt.want)
+			}
+		}
+		if n := len(s.asked); n != 1 {
+			t.Errorf("%v: %d requests, want one: the rest is kept", tt.by, n)
+		}
+		h.End(0)
+	}
+}
+
+func TestScoresAreBoundedAsTheyAreNormalised(t *testing.T) {
+	for _, tt := range []struct {
+		by   pluginv1.Normalization
+		says int32
+		want string
+	}{
+		{asIs, 100, ""},
+		{asIs, 101, "answers[0]: scores[0]: P scores 101, want 0 to 100"},
+		{proportional, math.MaxInt32, ""},
+		{proportional, -1, "answers[0]: scores[0]: P scores -1, want 0 to 2147483647"},
+		{reversed, math.MaxInt32, ""},
+		{reversed, math.MinInt32, "answers[0]: scores[0]: P scores -2147483648, want 0 to 2147483647"},
+	} {
+		h := newHost(t, []cluster.Profile{profile("default-scheduler", "P")}, serviceOf("s", rating(tt.by, 1, tt.says).serve(t), "P"))
+		st, subjects := world(t, 2)
+		if _, err := judge(t, h, st, subjects[0]); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v, %d: %v, want %q", tt.by, tt.says, err, tt.want)
+		}
+		h.End(0)
+	}
+}
+
+// What answers take is counted by how large scores are.
+func TestTheBytesOfAColumnAreThoseOfItsScores(t *testing.T) {
+	for scores := range 4 {
+		c := newColumn(dependencies{}, scores)
+		empty := c.bytes()
+		c.grow(1000)
+		if got, want := c.bytes()-empty, 1000*(24+4*scores); got != want {
+			t.Errorf("%d plugins that score: %d bytes of 1000 nodes, want %d", scores, got, want)
+		}
+	}
+}
+
+// Scores of one kind are kept apart from those of another one, however large they are.
+func TestWhatIsKeptOfTwoPluginsIsOfEach(t *testing.T) {
+	s := &scripted{
+		plugins: []*pluginv1.PluginDescription{{Name: "A", Filters: true, Scores: true, Normalization: proportional}, {Name: "B", Filters: true, Scores: true}},
+		answer: func(_ int, r *pluginv1.JudgeRequest) (*pluginv1.JudgeResponse, error) {
+			out := honest(r)
+			for k, a := range out.Answers {
+				for n, i := range r.GetQuestions()[k].GetNodes() {
+					a.Scores[0].Scores[n], a.Scores[1].Scores[n] = 1_000_000*(i+1), 10*i
+				}
+			}
+			return out, nil
+		},
+	}
+	h := newHost(t, []cluster.Profile{profile("default-scheduler", "A", "B")}, serviceOf("s", s.serve(t), "A", "B"))
+	defer h.End(0)
+	st, subjects := world(t, 4)
+	k, err := judge(t, h, st, subjects[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	totals := make([]int64, 4)
+	k.Score([]cluster.NodeIndex{3, 0, 1, 2}, totals)
+	if want := []int64{2*100 + 2*30, 2 * 25, 2*50 + 2*10, 2*75 + 2*20}; !slices.Equal(totals, want) {
+		t.Errorf("totals %v, want %v", totals, want)
+	}
+	if _, kept := k.Kept(st, subjects[0]); kept {
+		t.Error("what one node counts as depends on others, and is taken for known by itself")
+	}
+}
