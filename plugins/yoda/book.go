@@ -134,6 +134,25 @@ func (b *Book) RemoveStatus(node string) {
 	}
 }
 
+// Tellers returns the other nodes that tell of cards of which a node has told, or tells by a status: what is said of them changes with it.
+func (b *Book) Tellers(node string, status *v1alpha1.Status) []string {
+	var ids, others []string
+	if e := b.nodes[node]; e != nil {
+		ids = knownIDs(e.cards)
+	}
+	if status != nil {
+		ids = append(ids, knownIDs(status.Cards)...)
+	}
+	for _, id := range ids {
+		for _, other := range b.tellers[id] {
+			if other != node && !slices.Contains(others, other) {
+				others = append(others, other)
+			}
+		}
+	}
+	return others
+}
+
 // tell notes that a node tells of other cards than before. The views of nodes that tell of any of these too are to be made again.
 func (b *Book) tell(node string, before, after []v1alpha1.Card) {
 	was, is := knownIDs(before), knownIDs(after)

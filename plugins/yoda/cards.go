@@ -159,6 +159,42 @@ func (v *View) Pods() iter.Seq[types.UID] { return maps.Keys(v.pods) }
 // Known reports whether there is such a node, as far as is known.
 func (v *View) Known() bool { return v != nil && v.facts != nil }
 
+// State is what can be said of a node as a whole.
+type State string
+
+// What can be said of nodes: the first that is so.
+const (
+	Unknown      State = "unknown"       // there is no such node, as far as is known
+	DevicePlugin State = "device_plugin" // its cards are given out by a device plugin
+	DRA          State = "dra"           // or by a driver, as devices
+	NoCollector  State = "no_collector"  // nobody tells of its cards
+	Stale        State = "stale"         // its collector has been silent for too long
+	NoCards      State = "no_cards"      // it has none
+	Waits        State = "awaited"       // there is a pod of which it is not known which it has
+	Good         State = "good"          // it gives cards
+)
+
+// State returns what can be said of the node.
+func (v *View) State(now time.Time) State {
+	switch {
+	case !v.Known():
+		return Unknown
+	case v.facts.DevicePlugin:
+		return DevicePlugin
+	case v.facts.DRA:
+		return DRA
+	case !v.told:
+		return NoCollector
+	case v.Stale(now):
+		return Stale
+	case len(v.cards) == 0:
+		return NoCards
+	case v.awaited:
+		return Waits
+	}
+	return Good
+}
+
 // Same reports whether two views say the same of a node, but for when its collector was heard: what is chosen of the one is chosen of the other, as long as none of them is stale.
 func (v *View) Same(w *View) bool {
 	if v == nil || w == nil || v.facts == nil || w.facts == nil {

@@ -33,6 +33,11 @@ const (
 	ReasonMemory = "node(s) had too few cards with that much free memory"
 )
 
+// reasons are why nodes give no card, whatever is asked for.
+var reasons = map[State]string{
+	Unknown: ReasonUnknown, DevicePlugin: ReasonDevicePlugin, DRA: ReasonDRA, NoCollector: ReasonNoCollector, Stale: ReasonStale, NoCards: ReasonNoCards,
+}
+
 // Refusal says why a node cannot run a pod.
 type Refusal struct {
 	// Reason is a constant of this package, or the error of a request that is wrong.
@@ -72,18 +77,10 @@ func Choose(v *View, r *Request, args *Args, now time.Time) ([]*Card, *Refusal) 
 	switch {
 	case r.Number < 1, r.Number > MaxCards, r.Share && r.MemoryMiB < 1:
 		return nil, &Refusal{ReasonRequest, true}
-	case v == nil || v.facts == nil:
-		return nil, &Refusal{ReasonUnknown, true}
-	case v.facts.DevicePlugin:
-		return nil, &Refusal{ReasonDevicePlugin, true}
-	case v.facts.DRA:
-		return nil, &Refusal{ReasonDRA, true}
-	case !v.told:
-		return nil, &Refusal{ReasonNoCollector, true}
-	case v.Stale(now):
-		return nil, &Refusal{ReasonStale, true}
-	case len(v.cards) == 0:
-		return nil, &Refusal{ReasonNoCards, true}
+	}
+	state := v.State(now)
+	if reason := reasons[state]; reason != "" {
+		return nil, &Refusal{reason, true}
 	}
 	var on [16]candidate // of more cards, it grows
 	fit := on[:0]
@@ -104,7 +101,7 @@ func Choose(v *View, r *Request, args *Args, now time.Time) ([]*Card, *Refusal) 
 		}
 	}
 	number := int(r.Number)
-	if v.awaited {
+	if state == Waits {
 		return nil, &Refusal{ReasonAwaited, unheld < number}
 	}
 	if len(fit) < number {

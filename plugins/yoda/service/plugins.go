@@ -1,0 +1,219 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-scheduler/berth/plugin"
+	"github.com/berth-scheduler/berth/plugins/yoda"
+	"github.com/berth-scheduler/berth/plugins/yoda/keeper"
+)
+
+// judge has the plugins' functions, for a profile.
+type judge struct {
+	cards  *keeper.Cards
+	synced <-chan struct{} // closed when cards may be given
+	wake   func(pods ...string)
+	args   *yoda.Args
+	now    func() time.Time
+}
+
+// Plugins returns the plugins, which judge by cards once synced is closed. Wake has pods tried again.
+func Plugins(cards *keeper.Cards, synced <-chan struct{}, wake func(pods ...string)) []plugin.Plugin {
+	j := &judge{cards: cards, synced: synced, wake: wake, args: new(yoda.Args), now: time.Now}
+	depends := plugin.Dependencies{Pods: true, Objects: true}
+	main := j.plugin()
+	main.Configure = func(arguments json.RawMessage) (plugin.Plugin, error) {
+		args, err := yoda.ParseArgs(arguments)
+		if err != nil {
+			return plugin.Plugin{}, err
+		}
+		cards.Use(args)
+		with := *j
+		with.args = args
+		return with.plugin(), nil
+	}
+	main.Depends = depends
+	plugins := []plugin.Plugin{main}
+	for f := range yoda.Feature(yoda.NumFeatures) {
+		score := plugin.Plugin{Name: Yoda + f.String(), Depends: depends, Score: func(ctx context.Context, kind *plugin.Kind, node *plugin.Node) (int64, error) {
+			return j.score(kind, node, f)
+		}}
+		if f.Relative() {
+			score.Normalization = plugin.Proportional
+		}
+		plugins = append(plugins, score)
+	}
+	return plugins
+}
+
+// plugin returns the plugin Yoda.
+func (j *judge) plugin() plugin.Plugin {
+	return plugin.Plugin{Name: Yoda, Filter: j.filter, Reserve: j.reserve, Unreserve: j.unreserve, SortKey: j.sortKey, Depends: plugin.Dependencies{Pods: true, Objects: true}}
+}
+
+// awaitSync waits until cards may be given.
+func (j *judge) awaitSync(ctx context.Context) error {
+	select {
+	case <-j.synced:
+		return nil
+	default:
+	}
+	select {
+	case <-j.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the cards of the cluster are not known yet: %w", context.Cause(ctx))
+	}
+}
+
+// requestOf returns what pods of a kind ask for, nil if they ask for no card.
+func requestOf(kind *plugin.Kind) (*yoda.Request, error) {
+	pod, err := kind.Pod()
+	if err != nil {
+		return nil, err
+	}
+	r, err := yoda.ParseRequest(kind.Labels, pod.Annotations)
+	if err != nil {
+		return nil, wrongRequest{err}
+	}
+	return r, nil
+}
+
+// wrongRequest is that a pod asks for cards in a way that is wrong.
+type wrongRequest struct{ error }
+
+// filter refuses nodes that have no cards for pods of a kind.
+func (j *judge) filter(ctx context.Context, kind *plugin.Kind, node *plugin.Node) (*plugin.Refusal, error) {
+	r, err := requestOf(kind)
+	if wrong := (wrongRequest{}); errors.As(err, &wrong) {
+		return refusal(yoda.Refuse(wrong.error)), nil
+	}
+	if err != nil || r == nil {
+		return nil, err
+	}
+	if err := j.awaitSync(ctx); err != nil {
+		return nil, err
+	}
+	view, known := j.view(node)
+	if !known {
+		j.cards.Unknown(node.Name)
+		return &plugin.Refusal{Reason: yoda.ReasonAwaited}, nil
+	}
+	chosen, refused := yoda.Choose(view, r, j.args, j.now())
+	if refused != nil {
+		return refusal(refused), nil
+	}
+	view.Scratch().Store(&judged{kind, *r, yoda.FeaturesOf(view, chosen)})
+	return nil, nil
+}
+
+func refusal(r *yoda.Refusal) *plugin.Refusal {
+	return &plugin.Refusal{Reason: r.Reason, Unresolvable: r.Unresolvable}
+}
+
+// view returns what is known of a node. False: there is a pod on it that asks for cards, and of which nothing is known here yet: somebody has placed it there whose word has not come, such as another scheduler, or a process of this plugin before this one.
+func (j *judge) view(node *plugin.Node) (*yoda.View, bool) {
+	view := j.cards.View(node.Name)
+	for uid, pod := range node.Pods {
+		if yoda.Asks(pod.Kind.Labels) && !view.Has(types.UID(uid)) {
+			return view, false
+		}
+	}
+	return view, true
+}
+
+// judged is what was found out of a node for pods of a kind, kept with the view of it: its features are asked for behind its verdict, one by one.
+type judged struct {
+	kind     *plugin.Kind
+	request  yoda.Request
+	features yoda.Features
+}
+
+// score returns a feature of a node for pods of a kind, of the cards that they would get.
+func (j *judge) score(kind *plugin.Kind, node *plugin.Node, f yoda.Feature) (int64, error) {
+	r, err := requestOf(kind)
+	if errors.As(err, new(wrongRequest)) {
+		return 0, nil
+	}
+	if err != nil || r == nil {
+		return 0, err
+	}
+	view := j.cards.View(node.Name)
+	if is, ok := view.Scratch().Load().(*judged); ok && is.kind == kind && is.request == *r {
+		return is.features[f], nil
+	}
+	chosen, refused := yoda.Choose(view, r, j.args, j.now())
+	if refused != nil {
+		return 0, nil // it has changed since it was filtered, or is not filtered in this profile
+	}
+	features := yoda.FeaturesOf(view, chosen)
+	view.Scratch().Store(&judged{kind, *r, features})
+	return features[f], nil
+}
+
+// sortKey has pods go in the order of their priority, the highest first.
+func (j *judge) sortKey(_ context.Context, p *plugin.Placement, _ plugin.Queued) (int64, error) {
+	pod, err := p.Pod()
+	if err != nil {
+		return 0, err
+	}
+	priority, err := yoda.Priority(pod.Labels)
+	if err != nil {
+		priority = 0 // it fits nowhere, and is told why there
+	}
+	return -int64(priority), nil
+}
+
+// reserve chooses a pod's cards, and notes that they are its own. What stands is noted as it is recorded.
+func (j *judge) reserve(ctx context.Context, p *plugin.Placement) (*plugin.Rejection, error) {
+	object, err := p.Pod()
+	if err != nil {
+		return nil, err
+	}
+	pod := keeper.Pod{UID: types.UID(p.UID), Namespace: p.Namespace, Name: p.Name, Labels: object.Labels, Annotations: object.Annotations}
+	if p.Stands {
+		return nil, j.stand(p, pod)
+	}
+	r, err := yoda.ParseRequest(object.Labels, object.Annotations)
+	if err != nil {
+		return &plugin.Rejection{Reason: err.Error()}, nil
+	}
+	if r == nil {
+		return nil, nil
+	}
+	if err := j.awaitSync(ctx); err != nil {
+		return nil, err
+	}
+	grant, refused := j.cards.Give(p, pod, p.Node, r, j.args, j.now())
+	if refused != nil { // something has happened since the node was judged
+		j.wake(p.UID)
+		return &plugin.Rejection{Reason: refused.Reason}, nil
+	}
+	for name, value := range grant.Annotations() {
+		if err := p.Annotate(name, value); err != nil {
+			return nil, fmt.Errorf("tell pod %s/%s which cards it gets: %w", p.Namespace, p.Name, err) // Unreserve follows
+		}
+	}
+	return nil, nil
+}
+
+// stand notes which cards a pod was given before.
+func (j *judge) stand(p *plugin.Placement, pod keeper.Pod) error {
+	grant, has, err := yoda.GrantOf(p.Annotations())
+	switch {
+	case err != nil:
+		return fmt.Errorf("what was chosen for pod %s/%s: %w", p.Namespace, p.Name, err)
+	case has, yoda.Asks(pod.Labels): // by whoever has placed it: it is not known which cards it has
+		j.cards.Stand(p, pod, p.Node, grant)
+	}
+	return nil
+}
+
+// unreserve gives a pod's cards back, as soon as it is known that it is not bound.
+func (j *judge) unreserve(_ context.Context, p *plugin.Placement) { j.cards.End(p, j.now()) }
