@@ -30,7 +30,8 @@ import (
 type Config struct {
 	// Plugins are those of the process, 1 to 64.
 	Plugins []Plugin
-	// Listen is where to serve, as host:port, or unix:///path for a socket in a directory that only Berth and the plugin can enter. Required, unless Listener is set.
+	// Listen is where to serve, as host:port, or unix:///path for a socket in a directory that only Berth and the plugin can enter. Required, unless Listener is set, or Berth
+	// runs the process, as run of a plugin service has it: then "" is the socket that BERTH_PLUGIN_SOCKET names, without TLS.
 	Listen string
 	// Listener is used instead, and closed.
 	Listener net.Listener
@@ -90,7 +91,11 @@ func Serve(ctx context.Context, cfg Config) error {
 	}
 	l := cfg.Listener
 	if l == nil {
-		if l, err = listen(cfg.Listen); err != nil {
+		address, err := cfg.address()
+		if err != nil {
+			return err
+		}
+		if l, err = listen(address); err != nil {
 			return err
 		}
 	}
@@ -113,6 +118,20 @@ func Serve(ctx context.Context, cfg Config) error {
 		<-served
 	}
 	return err
+}
+
+// address returns where to serve.
+func (c *Config) address() (string, error) {
+	switch socket := os.Getenv(pluginproto.SocketVariable); {
+	case c.Listen != "":
+		return c.Listen, nil
+	case socket == "":
+		return "", fmt.Errorf("Listen: want host:port, or unix:///path: %s, by which Berth says where a process is to serve that it runs itself, is not set", pluginproto.SocketVariable)
+	case c.TLS != (TLSFiles{}):
+		return "", fmt.Errorf("TLS: Berth, which runs the process, asks on the socket that %s names without it: give none", pluginproto.SocketVariable)
+	default:
+		return "unix://" + socket, nil
+	}
 }
 
 // listen opens a host:port, or unix:///path. A socket that nobody listens on any more is replaced.

@@ -229,3 +229,27 @@ func TestPluginsCanBeAddedToAServerOfOnesOwn(t *testing.T) {
 	server.Stop()
 	<-served
 }
+
+// Berth says where a process is to serve that it runs, and asks there without TLS.
+func TestAProcessThatBerthRunsServesWhereItSays(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	for _, tt := range []struct {
+		socket string
+		cfg    Config
+		want   string // the address, or the beginning of the error
+	}{
+		{"", Config{}, "Listen: want host:port, or unix:///path"},
+		{socket, Config{}, "unix://" + socket},
+		{socket, Config{Listen: "127.0.0.1:0", TLS: TLSFiles{Cert: "c"}}, "127.0.0.1:0"},
+		{socket, Config{TLS: TLSFiles{Cert: "c"}}, "TLS: Berth, which runs the process, asks on the socket"},
+	} {
+		t.Setenv("BERTH_PLUGIN_SOCKET", tt.socket)
+		address, err := tt.cfg.address()
+		if err != nil {
+			address = err.Error()
+		}
+		if !strings.HasPrefix(address, tt.want) {
+			t.Errorf("with BERTH_PLUGIN_SOCKET=%s, %+v serves at %s, want %s", tt.socket, tt.cfg, address, tt.want)
+		}
+	}
+}

@@ -20,7 +20,7 @@ const gpuModel = "example.com/gpu-model"
 
 func main() {
 	var files plugin.TLSFiles
-	listen := flag.String("listen", "127.0.0.1:7200", "where to serve, as host:port or unix:///path")
+	listen := flag.String("listen", listenByDefault(), "where to serve, as host:port or unix:///path; empty: where Berth says that runs this process")
 	flag.StringVar(&files.Cert, "tls-cert", "", "a file with this process's certificate, as berth certs --role plugin makes it (default: plaintext)")
 	flag.StringVar(&files.Key, "tls-key", "", "the file with its private key")
 	flag.StringVar(&files.CA, "tls-ca", "", "a file with the authorities of Berth's certificates")
@@ -41,6 +41,14 @@ func main() {
 		fmt.Fprintln(os.Stderr, "plugin-go:", err)
 		os.Exit(1)
 	}
+}
+
+// listenByDefault is where Berth says that runs this process; else an address of this machine.
+func listenByDefault() string {
+	if os.Getenv("BERTH_PLUGIN_SOCKET") != "" {
+		return ""
+	}
+	return "127.0.0.1:7200"
 }
 
 // rightModel refuses nodes that have not the GPU that pods of the kind want. Evictions would not change that.

@@ -6,6 +6,7 @@ prefers nodes with few pods.
 
 import argparse
 import concurrent.futures
+import os
 
 import grpc
 from berth.plugin.v1 import plugin_pb2, plugin_pb2_grpc
@@ -67,7 +68,8 @@ def score(node):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--listen", default="127.0.0.1:7200", help="host:port, or unix:///path")
+    socket = os.environ.get("BERTH_PLUGIN_SOCKET")  # there is one if Berth runs this process
+    parser.add_argument("--listen", default="unix://" + socket if socket else "127.0.0.1:7200", help="host:port, or unix:///path")
     listen = parser.parse_args().listen
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(max_workers=16), options=[
         ("grpc.max_receive_message_length", 16 << 20),

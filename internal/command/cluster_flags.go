@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,8 +121,15 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 		if f.cluster.PluginServices, err = f.services(); err != nil {
 			return fmt.Errorf("--%s: %w", servicesFlag, err)
 		}
-		f.options.Plugins = config.PluginsOf(f.cluster.PluginServices)
 	}
+	compiled, enabled, err := f.compiledIn.services(cfg, f.written, fs, &f.cluster)
+	if err != nil {
+		return err
+	}
+	if known := slices.Concat(f.cluster.PluginServices, compiled); len(known) > 0 {
+		f.options.Plugins = config.PluginsOf(known)
+	}
+	f.cluster.PluginServices = append(f.cluster.PluginServices, enabled...)
 	var wrong error // that only plugins know which are compiled in
 	if f.cluster.CompiledIn, wrong, err = f.compiledIn.finish(ctx, cfg, f.written, f.configFile, &f.cluster, &f.options); err == nil {
 		if f.completed, err = config.Complete(cfg, f.options); err == nil {

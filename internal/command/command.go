@@ -1,5 +1,5 @@
 // Package command is Berth's command line: flags, environment and signals of every role, alone or together, and of the client. It knows no more of
-// plugins that are compiled into a program than who runs them: cmd/berth has none, and programs of the module berthapp have theirs.
+// plugins that are compiled into a program than who runs them: cmd/berth has none, and programs of package app and of the module berthapp have theirs.
 package command
 
 import (
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 
@@ -49,11 +50,14 @@ func New(in *CompiledIn) *cobra.Command {
 		c.Args = cobra.NoArgs
 		root.AddCommand(c)
 	}
-	if in != nil {
+	plugins := pluginCommand()
+	if in != nil && in.Host != nil {
 		in.Host.Hidden = true
 		root.AddCommand(in.Host)
 	}
-	plugins := pluginCommand()
+	if in != nil && in.Serve != nil {
+		plugins.AddCommand(in.Serve)
+	}
 	plugins.GroupID = "client"
 	root.AddCommand(plugins)
 	defaultServer := "127.0.0.1:7070"
@@ -80,7 +84,27 @@ func logLibraries(log *slog.Logger) {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(rpc.LibraryLog(log), slog.LevelError).Writer()))
 }
 
-// newLogger returns the process's logger, writing to stderr, and what sets its level.
+// LogFlags are about the log of a process.
+type LogFlags struct{ format, level string }
+
+const logLevelFlag = "log-level"
+
+// Add adds the flags.
+func (f *LogFlags) Add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.format, "log-format", "text", "text or json")
+	fs.StringVar(&f.level, logLevelFlag, "info", "debug, info, warn or error")
+}
+
+// Open returns the process's logger, writing to stderr, and what sets its level. Libraries log to it from then on.
+func (f *LogFlags) Open() (*slog.Logger, *slog.LevelVar, error) {
+	log, level, err := newLogger(f.format, f.level)
+	if err == nil {
+		logLibraries(log)
+	}
+	return log, level, err
+}
+
+// newLogger returns a logger, writing to stderr, and what sets its level.
 func newLogger(format, level string) (*slog.Logger, *slog.LevelVar, error) {
 	l := new(slog.LevelVar)
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -113,7 +137,7 @@ func setVerbosity(level *slog.LevelVar, value string) (string, error) {
 
 // run runs a role with what every role needs, and flushes traces at the end.
 func (f *commonFlags) run(ctx context.Context, role string, run func(ctx context.Context) error) error {
-	log, level, err := newLogger(f.logFormat, f.logLevel)
+	log, level, err := f.log.Open()
 	if err != nil {
 		return err
 	}
@@ -124,7 +148,6 @@ func (f *commonFlags) run(ctx context.Context, role string, run func(ctx context
 	useMemory()
 	f.common.Log, f.common.Trace = log, provider
 	f.common.SetVerbosity = func(value string) (string, error) { return setVerbosity(level, value) }
-	logLibraries(log)
 	err = run(ctx)
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()

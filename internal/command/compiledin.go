@@ -24,12 +24,17 @@ import (
 	"github.com/berth-scheduler/berth/internal/roles"
 )
 
-// CompiledIn are plugins that are compiled into a program. Only processes that its command runs call them.
+// CompiledIn are plugins that are compiled into a program: kube-scheduler's, or services. Only processes that its commands run call them.
 type CompiledIn struct {
-	// Names are their names.
+	// Services returns all services that are compiled in, with their names, plugins and annotations, and whether they are to be sent objects, as they are with a kubeconfig, "" if there is none. Nil: there are none.
+	Services func(kubeconfig string) ([]config.PluginService, error)
+	// Serve is the command that serves one of them, "serve NAME": where --listen says or, without it, as Berth has a service serve that it runs. It has the flag --log-level. Nil: there are none.
+	Serve *cobra.Command
+
+	// Names are those of kube-scheduler's plugins.
 	Names []string
 	// Host is the command that runs the plugins of a profile, until its standard input ends. It has the flags --config and --kubeconfig; --profile, --socket, --metrics-socket, --timeout and --memory,
-	// with which it serves berth.plugin.v1, and what it measures as kube-scheduler does; and --describe, with which it writes [Described] to the file [DescribedFile] instead, and ends.
+	// with which it serves berth.plugin.v1, and what it measures as kube-scheduler does; and --describe, with which it writes [Described] to the file [DescribedFile] instead, and ends. Nil: there are no such plugins.
 	Host *cobra.Command
 }
 
@@ -64,9 +69,15 @@ type compiledInFlags struct {
 }
 
 func (f *compiledInFlags) add(fs *pflag.FlagSet) {
-	if f.in != nil {
+	if f.in == nil {
+		return
+	}
+	fs.DurationVar(&f.preBindTimeout, preBindTimeoutFlag, config.PreBindTimeout, "how long what compiled-in plugins do before a bind may take")
+	if f.in.Services != nil {
+		fs.DurationVar(&f.timeout, timeoutFlag, time.Second, "how long an answer of compiled-in plugins may take, but for what they do before a bind and behind it")
+		fs.StringVar(&f.memory, memoryFlag, "2Gi", "how much memory the process of a compiled-in service may have, as a quantity; one that has more is killed, and started again")
+	} else {
 		fs.DurationVar(&f.timeout, timeoutFlag, 5*time.Second, "how long compiled-in plugins may take for one pod and one point, but for what they do before a bind and behind it")
-		fs.DurationVar(&f.preBindTimeout, preBindTimeoutFlag, config.PreBindTimeout, "how long what compiled-in plugins do before a bind may take")
 		fs.StringVar(&f.memory, memoryFlag, "2Gi", "how much memory a process may have that runs the compiled-in plugins of a profile, as a quantity; one that has more is killed, and started again")
 		fs.Uint16Var(&f.verbosity, verbosityFlag, 0, "how much compiled-in plugins log, as -v has it for kube-scheduler's; at 10 what they score each node, too")
 		fs.StringVar(&f.modules, modulesFlag, "", "the same for some of their files, as --vmodule has it for kube-scheduler's: PATTERN=N,…")
@@ -76,7 +87,7 @@ func (f *compiledInFlags) add(fs *pflag.FlagSet) {
 // finish finds out what a configuration has plugins do that are compiled in: it puts their points into options, and returns how their processes are run, nil if no profile enables any, and
 // what is wrong behind all else.
 func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedulerConfiguration, written []byte, file string, cluster *roles.Cluster, options *config.Options) (out *roles.CompiledIn, wrong, err error) {
-	if f.in == nil {
+	if f.in == nil || f.in.Host == nil {
 		return nil, nil, nil
 	}
 	options.CompiledIn = make(map[string][]string)
@@ -86,23 +97,14 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 		}
 		options.CompiledIn[name] = nil
 	}
-	memory, err := resource.ParseQuantity(f.memory)
-	if err != nil || quantity.Whole(memory) < 1<<20 {
-		return nil, nil, fmt.Errorf("--%s: %q: want a quantity such as 2Gi, and at least 1Mi", memoryFlag, f.memory)
+	memory, err := f.limits()
+	if err != nil {
+		return nil, nil, err
 	}
 	for part := range strings.SplitSeq(f.modules, ",") {
 		pattern, level, _ := strings.Cut(part, "=")
 		if _, err := strconv.ParseUint(level, 10, 16); (err != nil || pattern == "") && part != "" {
 			return nil, nil, fmt.Errorf("--%s: %q: want PATTERN=N,… with whole numbers from 0 on", modulesFlag, f.modules)
-		}
-	}
-	for _, t := range []struct {
-		flag      string
-		is, most  time.Duration
-		wantsMost string
-	}{{timeoutFlag, f.timeout, config.MaxPluginTimeout, "1m"}, {preBindTimeoutFlag, f.preBindTimeout, config.MaxPreBindTimeout, "1h"}} {
-		if t.is <= 0 || t.is > t.most {
-			return nil, nil, fmt.Errorf("--%s: %v: want a duration above 0, and no more than %s", t.flag, t.is, t.wantsMost)
 		}
 	}
 	used := func(p configv1.KubeSchedulerProfile) bool { return len(config.EnabledCompiledIn(&p, f.in.Names)) > 0 }
@@ -117,7 +119,7 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 		return nil, nil, fmt.Errorf("find this program, to run its plugins: %w", err)
 	}
 	out = &roles.CompiledIn{
-		Names: f.in.Names, Program: program, Env: pluginEnvironment(), Config: written, Memory: quantity.Whole(memory),
+		Names: f.in.Names, Program: program, Env: roles.PluginEnvironment(), Config: written, Memory: memory,
 		Args:    []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig, "--v", fmt.Sprint(f.verbosity), "--vmodule", f.modules},
 		Timeout: f.timeout, PreBindTimeout: f.preBindTimeout,
 	}
@@ -144,9 +146,56 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 	return out, wrong, nil
 }
 
-// pluginEnvironment is the environment of a process with plugins that are compiled in: this one's, without what is Berth's own, tokens among it.
-func pluginEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(set string) bool { return strings.HasPrefix(set, "BERTH_") })
+// limits checks the flags of what processes with plugins may take, and returns how many bytes of memory that is.
+func (f *compiledInFlags) limits() (memory int64, err error) {
+	q, err := resource.ParseQuantity(f.memory)
+	if err != nil || quantity.Whole(q) < 1<<20 {
+		return 0, fmt.Errorf("--%s: %q: want a quantity such as 2Gi, and at least 1Mi", memoryFlag, f.memory)
+	}
+	for _, t := range []struct {
+		flag      string
+		is, most  time.Duration
+		wantsMost string
+	}{{timeoutFlag, f.timeout, config.MaxPluginTimeout, "1m"}, {preBindTimeoutFlag, f.preBindTimeout, config.MaxPreBindTimeout, "1h"}} {
+		if t.is <= 0 || t.is > t.most {
+			return 0, fmt.Errorf("--%s: %v: want a duration above 0, and no more than %s", t.flag, t.is, t.wantsMost)
+		}
+	}
+	return quantity.Whole(q), nil
+}
+
+// services returns the services that are compiled in, beside those of a file: all of them, and of these the ones of which a profile enables a plugin, as if the file said of each how it is run. Without a configuration, which alone can
+// enable any, none is looked for. fs has the flags of the process.
+func (f *compiledInFlags) services(cfg *configv1.KubeSchedulerConfiguration, written []byte, fs *pflag.FlagSet, cluster *roles.Cluster) (all, enabled []config.PluginService, err error) {
+	if f.in == nil || f.in.Services == nil {
+		return nil, nil, nil
+	}
+	memory, err := f.limits()
+	if err != nil || written == nil {
+		return nil, nil, err
+	}
+	if all, err = f.in.Services(cluster.Kubeconfig); err != nil {
+		return nil, nil, err
+	}
+	if err := config.CheckCompiledIn(all, cluster.PluginServices); err != nil {
+		return nil, nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, nil, fmt.Errorf("find this program, to run its plugins: %w", err)
+	}
+	for _, s := range all {
+		var names []string
+		for _, p := range s.Plugins {
+			names = append(names, p.Name)
+		}
+		s.Timeout.Duration, s.PreBindTimeout.Duration = f.timeout, f.preBindTimeout
+		s.Run = &config.PluginRun{Command: []string{program, "plugin", "serve", s.Name, "--" + logLevelFlag, fs.Lookup(logLevelFlag).Value.String()}, Memory: memory}
+		if slices.ContainsFunc(cfg.Profiles, func(p configv1.KubeSchedulerProfile) bool { return len(config.EnabledCompiledIn(&p, names)) > 0 }) {
+			enabled = append(enabled, s)
+		}
+	}
+	return all, enabled, nil
 }
 
 // mostDescribed bounds what is read of [Described], and mostWritten what is kept of what plugins write meanwhile, in bytes.

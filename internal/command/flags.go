@@ -22,10 +22,10 @@ import (
 
 // commonFlags are the flags of every role.
 type commonFlags struct {
-	common              roles.Common
-	all                 *pflag.FlagSet
-	tls                 tlsFlags
-	logFormat, logLevel string
+	common roles.Common
+	all    *pflag.FlagSet
+	tls    tlsFlags
+	log    LogFlags
 }
 
 func (f *commonFlags) add(fs *pflag.FlagSet, listen string) {
@@ -37,8 +37,7 @@ func (f *commonFlags) add(fs *pflag.FlagSet, listen string) {
 	addOps(fs, &f.common)
 	fs.DurationVar(&f.common.LeaseTTL, "lease-ttl", 5*time.Second, "how long a role that fell silent keeps what it holds; 1s to 1m")
 	f.tls.add(fs)
-	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
-	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.log.Add(fs)
 }
 
 // addEtcd adds the flags of where etcd is, and whose.

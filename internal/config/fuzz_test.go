@@ -87,6 +87,7 @@ func FuzzDecodePluginServices(f *testing.F) {
 	f.Add([]byte(fullServices))
 	f.Add([]byte(`{"apiVersion":"berth.dev/v1","kind":"PluginServices","services":[{"name":"a","address":"[::1]:1","timeout":"1ms","plugins":[{"name":"A","points":["score"]}]}]}`))
 	f.Add([]byte(`{"apiVersion":"berth.dev/v1","kind":"PluginServices","services":[{"name":"a","discovered":true,"tls":{"ca":"a","cert":"b","key":"c","serverName":"d"},"plugins":[{"name":"A","points":["score"]}]}]}`))
+	f.Add([]byte(service("run: {command: [/bin/gpu, --all], memory: 1.5Gi}")))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		services, err := config.DecodePluginServices(data)
 		if err != nil {
@@ -95,6 +96,12 @@ func FuzzDecodePluginServices(f *testing.F) {
 		for _, s := range services {
 			if s.Name == "" || s.Timeout.Duration <= 0 || s.Timeout.Duration > time.Minute || len(s.Plugins) == 0 || len(s.Plugins) > 64 || len(services) > 32 {
 				t.Fatalf("accepted: %+v", s)
+			}
+			if r := s.Run; r != nil {
+				if s.Discovered || s.Address != "" || s.TLS != nil || s.Insecure || len(r.Command) == 0 || r.Memory < 1<<20 {
+					t.Fatalf("accepted: %+v", s)
+				}
+				continue
 			}
 			if s.Discovered == (s.Address != "") || s.Discovered && (s.TLS == nil || s.TLS.ServerName == "") && !s.Insecure {
 				t.Fatalf("accepted: %+v", s)

@@ -2,14 +2,18 @@ package config
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -24,16 +28,19 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
+	"github.com/berth-scheduler/berth/internal/quantity"
 )
 
 // PluginService is a process with plugins of others, which is asked by berth.plugin.v1.
 type PluginService struct {
 	// Name is what logs, metrics and reasons call it: a DNS label, of no other one.
 	Name string `json:"name"`
-	// Address is where it listens: host:port, or unix:// and the path of a socket. "": it is Discovered.
+	// Address is where it listens: host:port, or unix:// and the path of a socket. "": it is Discovered, or Berth runs it itself.
 	Address string `json:"address,omitempty"`
 	// Discovered says that its processes announce in etcd where they listen.
 	Discovered bool `json:"discovered,omitempty"`
+	// Run is how Berth runs it itself, which goes with neither of them, nor with TLS: they talk over a socket of their own. Nil: it does not.
+	Run *PluginRun `json:"run,omitempty"`
 	// Plugins are those that profiles may enable: one at least, 64 at most.
 	Plugins []ServicePlugin `json:"plugins"`
 	// Timeout is how long an answer may take: above 0, a minute at most; 1s if the file does not say.
@@ -50,6 +57,14 @@ type PluginService struct {
 	TLS *PluginTLS `json:"tls,omitempty"`
 	// Insecure says that plaintext to another machine is meant.
 	Insecure bool `json:"insecure,omitempty"`
+}
+
+// PluginRun is how Berth runs a plugin service itself.
+type PluginRun struct {
+	// Command is the program, by an absolute path, and its arguments. Nobody has looked whether there is such a program.
+	Command []string `json:"command"`
+	// Memory is how many bytes of memory its process may have: 1 MiB at least; 2 GiB if the file does not say.
+	Memory int64 `json:"memory,string"`
 }
 
 // ServicePlugin is a plugin of a plugin service.
@@ -83,6 +98,11 @@ const (
 	maxPrefixes       = 16 // of annotations
 	// maxArguments is how many bytes the arguments of all plugins of services may have: they are sent in one request, of at most 16 MiB.
 	maxArguments = 1 << 20
+	// runMemory is how many bytes of memory a process has that Berth runs, and minRunMemory the fewest that a file may say; maxCommand is how many arguments, and bytes of them, its command may have.
+	runMemory       = 2 << 30
+	minRunMemory    = 1 << 20
+	maxCommand      = 256
+	maxCommandBytes = 64 << 10
 )
 
 // PreBindTimeout is how long what plugins do before a bind may take unless a configuration says otherwise: as long as VolumeBinding's. MaxPreBindTimeout is the most that one may say, and MaxPluginTimeout
@@ -106,8 +126,15 @@ type servicesFile struct {
 // writtenService is a PluginService as it is written.
 type writtenService struct {
 	PluginService
-	Timeout        *string `json:"timeout"` // nil: it is not said
-	PreBindTimeout *string `json:"preBindTimeout"`
+	Timeout        *string     `json:"timeout"` // nil: it is not said
+	PreBindTimeout *string     `json:"preBindTimeout"`
+	Run            *writtenRun `json:"run"`
+}
+
+// writtenRun is a PluginRun as it is written.
+type writtenRun struct {
+	Command []string `json:"command"`
+	Memory  *string  `json:"memory"` // nil: it is not said
 }
 
 // DecodePluginServices returns the services of a file in YAML or JSON, with their defaults. The error names every field that is wrong, but for those behind the
@@ -172,7 +199,12 @@ func checkServices(written []writtenService) ([]PluginService, error) {
 		}
 		names[s.Name] = true
 		add(checkPlugins(at.Child("plugins"), s.Plugins, plugins)...)
-		add(checkConnection(at, &s)...)
+		if run := written[i].Run; run != nil {
+			s.Run = &PluginRun{Command: run.Command}
+			add(checkRun(at, &s, run.Memory)...)
+		} else {
+			add(checkConnection(at, &s)...)
+		}
 		add(checkAnnotations(at.Child("annotations"), s.Annotations)...)
 		s.Timeout.Duration, s.PreBindTimeout.Duration = servicesTimeout, PreBindTimeout
 		for _, d := range []struct {
@@ -256,7 +288,7 @@ func checkConnection(at *field.Path, s *PluginService) (errs field.ErrorList) {
 	if !local {
 		host, ok := hostOf(s.Address)
 		if !ok {
-			return field.ErrorList{field.Invalid(at.Child("address"), s.Address, "want host:port, such as gpu.example:9000, or unix:///path, or discovered: true instead")}
+			return field.ErrorList{field.Invalid(at.Child("address"), s.Address, "want host:port, such as gpu.example:9000, or unix:///path, or discovered: true instead, or run")}
 		}
 		local = host == "localhost" || net.ParseIP(host).IsLoopback()
 	}
@@ -280,6 +312,82 @@ func checkDiscovered(at *field.Path, s *PluginService) (errs field.ErrorList) {
 		errs = append(errs, field.Required(at.Child("tls"), "without it, whoever may announce an address in etcd, or is on the way there, decides where pods go: want tls, or insecure: true"))
 	}
 	return append(errs, checkTLS(at, s)...)
+}
+
+// checkRun finds what is wrong with how Berth is to run a service, and fills in how much memory that has.
+func checkRun(at *field.Path, s *PluginService, memory *string) (errs field.ErrorList) {
+	for _, other := range []struct {
+		name  string
+		given bool
+	}{{"address", s.Address != ""}, {"discovered", s.Discovered}, {"tls", s.TLS != nil}, {"insecure", s.Insecure}} {
+		if other.given {
+			errs = append(errs, field.Forbidden(at.Child(other.name), "goes with no run: Berth runs the process itself, on a socket that nobody else reaches"))
+		}
+	}
+	at = at.Child("run")
+	command, bytes := s.Run.Command, 0
+	for i, text := range command {
+		if bytes += len(text); strings.ContainsRune(text, 0) {
+			errs = append(errs, field.Invalid(at.Child("command").Index(i), text, "has a byte 0"))
+		}
+	}
+	switch {
+	case len(command) == 0:
+		errs = append(errs, field.Required(at.Child("command"), "want the absolute path of a program, and its arguments"))
+	case len(command) > maxCommand:
+		errs = append(errs, field.TooMany(at.Child("command"), len(command), maxCommand))
+	case bytes > maxCommandBytes:
+		errs = append(errs, field.TooLong(at.Child("command"), "", maxCommandBytes))
+	case !filepath.IsAbs(command[0]):
+		errs = append(errs, field.Invalid(at.Child("command").Index(0), command[0], "want the absolute path of a program"))
+	}
+	if s.Run.Memory = runMemory; memory != nil {
+		var err error
+		if s.Run.Memory, err = memoryOf(*memory); err != nil {
+			errs = append(errs, field.Invalid(at.Child("memory"), *memory, err.Error()))
+		}
+	}
+	return errs
+}
+
+// writtenMemory are quantities that are quick to parse: those with an exponent may not be.
+var writtenMemory = regexp.MustCompile(`^[0-9]{1,15}(\.[0-9]{1,3})?(k|Ki|Mi?|Gi?|Ti?)?$`)
+
+// memoryOf returns how many bytes a quantity is.
+func memoryOf(text string) (int64, error) {
+	if writtenMemory.MatchString(text) {
+		if q, err := resource.ParseQuantity(text); err == nil && quantity.Whole(q) >= minRunMemory {
+			return quantity.Whole(q), nil
+		}
+	}
+	return 0, errors.New("want a quantity such as 2Gi, and at least 1Mi")
+}
+
+// CheckCompiledIn finds what is wrong with services that are compiled into a program, beside those of a file.
+func CheckCompiledIn(compiled, services []PluginService) error {
+	names, plugins := make(map[string]bool), make(map[string]bool)
+	for _, s := range services {
+		names[s.Name] = true
+		for _, p := range s.Plugins {
+			plugins[p.Name] = true
+		}
+	}
+	var errs []error
+	for _, s := range compiled {
+		at := field.NewPath("compiled-in service " + s.Name)
+		list := checkPlugins(at.Child("plugins"), s.Plugins, plugins)
+		for _, msg := range validation.IsDNS1123Label(s.Name) {
+			list = append(list, field.Invalid(at.Child("name"), s.Name, msg))
+		}
+		if names[s.Name] {
+			list = append(list, field.Duplicate(at.Child("name"), s.Name))
+		}
+		names[s.Name] = true
+		for _, err := range append(list, checkAnnotations(at.Child("annotations"), s.Annotations)...) {
+			errs = append(errs, err)
+		}
+	}
+	return together(errs)
 }
 
 // checkTLS finds what is wrong with the TLS of a service, if it has any.

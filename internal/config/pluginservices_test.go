@@ -78,6 +78,51 @@ func TestAServiceIsDiscoveredByTheNameThatItsProcessesHave(t *testing.T) {
 	}
 }
 
+func TestAServiceThatBerthRunsSaysHow(t *testing.T) {
+	got, err := config.DecodePluginServices([]byte(servicesHeader + `services:
+- {name: a, run: {command: [/bin/gpu, --all], memory: 1.5Gi}, plugins: [{name: A, points: [score]}]}
+- {name: b, run: {command: [/bin/gpu]}, plugins: [{name: B, points: [score]}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(name, plugin string, run config.PluginRun) config.PluginService {
+		return config.PluginService{Name: name, Run: &run, Timeout: duration(time.Second), PreBindTimeout: duration(10 * time.Minute), Plugins: []config.ServicePlugin{{Name: plugin, Points: []string{"score"}}}}
+	}
+	want := []config.PluginService{
+		of("a", "A", config.PluginRun{Command: []string{"/bin/gpu", "--all"}, Memory: 3 << 29}), of("b", "B", config.PluginRun{Command: []string{"/bin/gpu"}, Memory: 2 << 30}),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("services (-want +got):\n%s", diff)
+	}
+}
+
+func TestCompiledInServicesAreCheckedAsThoseOfAFileAre(t *testing.T) {
+	file, err := config.DecodePluginServices([]byte(plugins("[{name: A, points: [score]}]")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(name, plugin string, annotations ...string) config.PluginService {
+		return config.PluginService{Name: name, Annotations: annotations, Plugins: []config.ServicePlugin{{Name: plugin, Points: []string{"filter"}}}}
+	}
+	for name, tt := range map[string]struct {
+		compiled []config.PluginService
+		want     string // "": nothing
+	}{
+		"others":                 {[]config.PluginService{of("b", "B", "example.com"), of("c", "C")}, ""},
+		"a service of the file":  {[]config.PluginService{of("a", "B")}, `compiled-in service a.name: Duplicate value: "a"`},
+		"a plugin of the file":   {[]config.PluginService{of("b", "A")}, `compiled-in service b.plugins[0].name: Duplicate value: "A"`},
+		"a plugin twice":         {[]config.PluginService{of("b", "B"), of("c", "B")}, `compiled-in service c.plugins[0].name: Duplicate value: "B"`},
+		"a plugin of Berth's":    {[]config.PluginService{of("b", "ImageLocality")}, "is the name of a plugin of kube-scheduler's or of Berth's own"},
+		"no name":                {[]config.PluginService{of("B_", "B")}, `.name: Invalid value: "B_": a lowercase RFC 1123 label`},
+		"Kubernetes' annotation": {[]config.PluginService{of("b", "B", "kubernetes.io")}, "compiled-in service b.annotations[0]: Invalid value"},
+	} {
+		if err := config.CheckCompiledIn(tt.compiled, file); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
 // service is a file of one service that says so besides its name and plugin.
 func service(fields string) string {
 	return servicesHeader + "services: [{name: a, plugins: [{name: A, points: [score]}], " + fields + "}]"
@@ -145,6 +190,23 @@ func TestWhatIsWrongWithPluginServicesIsNamed(t *testing.T) {
 		{"no cert", service("address: 'b:1', tls: {ca: a, key: b}"), "services[0].tls.cert: Required value: ca, cert and key go together"},
 		{"no ca", service("address: 'b:1', tls: {cert: a, key: b}"), "services[0].tls.ca: Required value: ca, cert and key go together"},
 		{"an empty tls", service("address: 'localhost:1', tls: {}"), "services[0].tls.ca: Required value"},
+
+		{"run, and an address", service("run: {command: [/p]}, address: 'unix:///a'"), `services[0].address: Forbidden: goes with no run: Berth runs the process itself, on a socket that nobody else reaches`},
+		{"run, and discovered", service("run: {command: [/p]}, discovered: true"), "services[0].discovered: Forbidden: goes with no run"},
+		{"run, with TLS", service("run: {command: [/p]}, tls: {ca: a, cert: b, key: c}"), "services[0].tls: Forbidden: goes with no run"},
+		{"run, in plaintext", service("run: {command: [/p]}, insecure: true"), "services[0].insecure: Forbidden: goes with no run"},
+		{"run, without a command", service("run: {}"), "services[0].run.command: Required value: want the absolute path of a program, and its arguments"},
+		{"run, with an empty command", service("run: {command: []}"), "services[0].run.command: Required value"},
+		{"run, with an empty program", service("run: {command: ['', a]}"), `services[0].run.command[0]: Invalid value: "": want the absolute path`},
+		{"run, by a relative path", service("run: {command: [./gpu]}"), `services[0].run.command[0]: Invalid value: "./gpu": want the absolute path of a program`},
+		{"run, with a byte 0", service(`run: {command: [/p, "a\0b"]}`), `services[0].run.command[1]: Invalid value: "a\x00b": has a byte 0`},
+		{"run, with many arguments", service("run: {command: [" + strings.Repeat("/p, ", 256) + "/p]}"), "services[0].run.command: Too many: 257: must have at most 256 items"},
+		{"run, with long arguments", service("run: {command: [/p, " + strings.Repeat("a", 64<<10) + "]}"), "services[0].run.command: Too long"},
+		{"run, with no memory", service("run: {command: [/p], memory: ''}"), `services[0].run.memory: Invalid value: "": want a quantity such as 2Gi, and at least 1Mi`},
+		{"run, with little memory", service("run: {command: [/p], memory: 1023Ki}"), `services[0].run.memory: Invalid value: "1023Ki"`},
+		{"run, with memory that takes long to read", service("run: {command: [/p], memory: '1e-999999999'}"), `services[0].run.memory: Invalid value: "1e-999999999"`},
+		{"run, with memory that is a number", service("run: {command: [/p], memory: 5}"), "memory of type string"},
+		{"run, with an unknown field", service("run: {command: [/p], user: root}"), `unknown field "services[0].run.user"`},
 
 		{"timeout 0", service("address: 'unix:///a', timeout: 0s"), `services[0].timeout: Invalid value: "0s": want a duration such as 500ms, above 0 and no more than 60s`},
 		{"a negative timeout", service("address: 'unix:///a', timeout: -1s"), `services[0].timeout: Invalid value: "-1s"`},

@@ -33,9 +33,6 @@ type CompiledIn struct {
 	Timeout, PreBindTimeout time.Duration
 }
 
-// longestSocket is how long the path of a socket may be.
-const longestSocket = 100
-
 // sentToPlugins returns the scheduler names of the pods that plugin services, compiled in or not, may be sent as the API server has them.
 func (c *Cluster) sentToPlugins() map[string]bool {
 	sent := make(map[string]bool)
@@ -71,9 +68,9 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 		return nil, clients, nil
 	}
 	opened := clients
-	dir, err := os.MkdirTemp("", "berth-plugins-") // nobody else's
+	dir, err := newSocketDir()
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a directory for sockets: %w", err)
+		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -94,9 +91,9 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 		if !in.uses(p, cl.PluginSteps[p.SchedulerName]) {
 			continue
 		}
-		socket, metrics := filepath.Join(dir, fmt.Sprintf("%d.sock", i)), filepath.Join(dir, fmt.Sprintf("%d.m", i))
-		if max(len(socket), len(metrics)) > longestSocket {
-			return nil, nil, fmt.Errorf("the directory of temporary files, %s, has too long a path for a socket", os.TempDir())
+		socket, metrics, err := socketsIn(dir, i)
+		if err != nil {
+			return nil, nil, err
 		}
 		conn, err := clients.Conn("unix://" + socket)
 		if err != nil {

@@ -10,12 +10,15 @@ import (
 )
 
 const (
-	// hostedWithin is how long a process with compiled-in plugins may take to say what it measures, and hostedMost is how much it may say, in bytes.
+	// hostedWithin is how long a process with plugins may take to say what it measures, and hostedMost is how much it may say, in bytes.
 	hostedWithin = 5 * time.Second
 	hostedMost   = 4 << 20
 )
 
-// hosted is what a process with the compiled-in plugins of a profile measures. It is passed on as it is: what is foreign is not looked at here, and is nothing of what Berth measures.
+// hostedService is before the name of a service whose process Berth runs, where processes with the plugins of one profile have that of the profile.
+const hostedService = "service/"
+
+// hosted is what a process with plugins measures that Berth runs. It is passed on as it is: what is foreign is not looked at here, and is nothing of what Berth measures.
 type hosted struct{ client *http.Client }
 
 // newHosted returns what a process measures that serves it on a socket.
@@ -56,9 +59,9 @@ func (h *hosted) get(ctx context.Context) ([]byte, error) {
 	return text, err
 }
 
-// pluginMetrics returns what the compiled-in plugins of a profile measure; false: none of it has any here.
-func (e *env) pluginMetrics(ctx context.Context, profile string) (text []byte, known bool, err error) {
-	h, known := e.hosted.Load(profile)
+// pluginMetrics returns what a process with plugins measures, by the name of the profile or, behind "service/", of the service; false: there is none of that name here.
+func (e *env) pluginMetrics(ctx context.Context, process string) (text []byte, known bool, err error) {
+	h, known := e.hosted.Load(process)
 	if !known {
 		return nil, false, nil
 	}

@@ -40,7 +40,7 @@ var notOurs = []struct{ names, why string }{
 	{"scheduler_batch_attempts_total scheduler_batch_cache_flushed_total scheduler_get_node_hint_duration_seconds scheduler_store_schedule_results_duration_seconds",
 		"kube-scheduler's opportunistic batching, which its default configuration never uses. Berth's batches are `berth_queue_batch_size`"},
 	{"scheduler_plugin_execution_duration_seconds scheduler_plugin_evaluation_total",
-		"of compiled-in plugins they are at `/metrics/plugins/PROFILE`. A plugin of Berth's own is a few instructions per node of a column, not a call that could be timed. Calls to plugin services are `berth_plugin_service_call_seconds`"},
+		"of compiled-in plugins they are at `/metrics/plugins/PROFILE`; what a service measures that Berth runs is at `/metrics/plugins/service/NAME`. A plugin of Berth's own is a few instructions per node of a column, not a call that could be timed. Calls to plugin services are `berth_plugin_service_call_seconds`"},
 	{"scheduler_queueing_hint_execution_duration_seconds scheduler_event_handling_duration_seconds scheduler_inflight_events",
 		"unschedulable pods are judged per signature, many changes at a time, before the shard pops"},
 	{"scheduler_goroutines scheduler_preemption_goroutines_duration_seconds scheduler_preemption_goroutines_execution_total",

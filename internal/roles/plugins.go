@@ -15,7 +15,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
-// plugins returns the plugin services of the configuration, and the processes that it has run plugins that are compiled in, nil if there are none, and what closes the connections to them.
+// plugins returns the plugin services of the configuration, those that Berth runs itself if some profile uses them, and the processes that it has run plugins that are compiled in, nil if there are none, and what closes the connections to them.
 func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, objects pluginhost.Objects, metrics prometheus.Registerer) (h *pluginhost.Host, end func(), err error) {
 	if len(cl.PluginServices) == 0 && cl.CompiledIn == nil {
 		return nil, func() {}, nil
@@ -40,7 +40,10 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 		}
 	}
 	for _, s := range cl.PluginServices {
-		var found *discovered.Service // nil: it has an address
+		if cl.idle(&s) {
+			continue
+		}
+		var found *discovered.Service // nil: it is not discovered
 		if s.Discovered {
 			found = discovered.New(s.Name, e.Log)
 		}
@@ -51,11 +54,14 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 		}
 		clients = append(clients, c)
 		service := pluginhost.Service{Name: s.Name, Timeout: s.Timeout.Duration, PreBindTimeout: s.PreBindTimeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects, Annotations: s.Annotations}
-		if found != nil {
+		switch {
+		case s.Run != nil:
+			service.Conn, err = e.runService(ctx, g, c, &s, cl.Kubeconfig)
+		case found != nil:
 			service.Conn, service.Processes = found, found
 			err = found.Connect(c)
 			g.Go(func() error { return found.Follow(ctx, e.coord.WatchAnnounced(ctx, s.Name)) })
-		} else {
+		default:
 			service.Conn, err = c.Conn(s.Address)
 		}
 		if err != nil {

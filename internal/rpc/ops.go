@@ -56,8 +56,8 @@ type OpsConfig struct {
 	Profiling   bool               // serve /debug/pprof/ and, if there is a SetVerbosity, /debug/flags/v
 	// SetVerbosity sets how much is logged, as klog's -v does, and returns what to answer. An error says what is wrong with the value.
 	SetVerbosity func(value string) (string, error)
-	// PluginMetrics returns what the compiled-in plugins of a profile measure; known is false if there are none here. Nil: there never are.
-	PluginMetrics func(ctx context.Context, profile string) (text []byte, known bool, err error)
+	// PluginMetrics returns what a process with plugins measures that Berth runs, by its name: that of the profile whose compiled-in plugins it has, or "service/" and that of the service; known is false if there is none here. Nil: there never is.
+	PluginMetrics func(ctx context.Context, process string) (text []byte, known bool, err error)
 }
 
 // HTTP2 returns how servers of HTTP serve HTTP/2: with so many requests at once of a connection, of whose bodies together no more comes
@@ -79,6 +79,7 @@ func HTTP2(streams int, write time.Duration) *http.HTTP2Config {
 //	/readyz/NAME       one check alone, with the reason; the same below /livez and /healthz
 //	/metrics           what is gathered
 //	/metrics/plugins/PROFILE   what compiled-in plugins of a profile measure, as their process says it, if there are some here
+//	/metrics/plugins/service/NAME   what a plugin service measures that Berth runs, in the same way
 //	/configz           the configuration in effect, as JSON
 //	/flagz, /statusz   for people
 //	/debug/pprof/      Go's profiles, if cfg says so
@@ -146,7 +147,7 @@ func opsHandler(cfg OpsConfig) http.Handler {
 	}
 	handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: opsScrapes}))
 	if cfg.PluginMetrics != nil {
-		mux.HandleFunc("GET "+pluginMetricsPath+"{profile}", pluginMetrics(cfg.PluginMetrics))
+		mux.HandleFunc("GET "+pluginMetricsPath+"{process...}", pluginMetrics(cfg.PluginMetrics))
 	}
 	handle("/configz", configz(cfg.Config))
 	handle("/flagz", flagz(cfg.Flags))
@@ -166,14 +167,14 @@ func opsHandler(cfg OpsConfig) http.Handler {
 	return guardOps(cfg, mux)
 }
 
-// pluginMetricsPath is behind which the metrics of plugins are, by profile: foreign text, and so a scrape of its own, which can spoil no other.
+// pluginMetricsPath is behind which the metrics of plugins are, by process: foreign text, and so a scrape of its own, which can spoil no other.
 const pluginMetricsPath = "/metrics/plugins/"
 
-func pluginMetrics(of func(ctx context.Context, profile string) ([]byte, bool, error)) http.HandlerFunc {
+func pluginMetrics(of func(ctx context.Context, process string) ([]byte, bool, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		switch text, known, err := of(r.Context(), r.PathValue("profile")); {
+		switch text, known, err := of(r.Context(), r.PathValue("process")); {
 		case !known:
-			answerText(w, http.StatusNotFound, "no compiled-in plugins of a profile of that name run here")
+			answerText(w, http.StatusNotFound, "no compiled-in plugins of a profile of that name run here, nor does a service/NAME that Berth runs")
 		case err != nil:
 			answerText(w, http.StatusBadGateway, "the plugins' process does not say what it measures, or says too much")
 		default:

@@ -19,15 +19,15 @@ func TestImportsStayWhereTheyBelong(t *testing.T) {
 		reason  string
 		but     string // what may be imported by all
 	}{
-		{"k8s.io/client-go", []string{"internal/source", "internal/kubetest", "cmd/kubectl-berth", "test", "internal/extender"}, false,
-			"the binder's source is the only one who talks to an API server, but for people's kubeconfig and port-forward; extenders are given its TLS settings", ""},
+		{"k8s.io/client-go", []string{"internal/source", "internal/kubetest", "cmd/kubectl-berth", "test", "internal/extender", "app"}, false,
+			"the binder's source is the only one who talks to an API server, but for people's kubeconfig and port-forward; extenders are given its TLS settings, and compiled-in plugins how to reach it", ""},
 		{"k8s.io/cli-runtime", []string{"cmd/kubectl-berth", "internal/cli"}, false,
 			"it is what kubectl's flags and printers are made of: no server has any", ""},
 		{"go.etcd.io", []string{"internal/coord", "test/soak"}, false, // the latter does what an administrator of etcd does
 			"what fencing needs of etcd must be right in one place", ""},
 		{"k8s.io/kubernetes", nil, false,
 			"it would choose the versions of everything else; it has a module of its own", ""},
-		{module + "/internal", []string{"cmd", "gateway", "internal", "plugin", "services", "test"}, true,
+		{module + "/internal", []string{"app", "cmd", "gateway", "internal", "plugin", "services", "test"}, true,
 			"examples are what others write, who cannot import it", ""},
 		{module + "/internal/roles", []string{"internal/command", "test"}, false,
 			"roles are assembled, they do not assemble each other", ""},
@@ -41,7 +41,7 @@ func TestImportsStayWhereTheyBelong(t *testing.T) {
 			"everybody else knows sources by their interface", ""},
 		{module + "/services", []string{"internal/roles", "services"}, false,
 			"services are reached through generated clients", ""},
-		{"github.com/spf13", []string{"cmd", "internal/command", "internal/cli"}, false,
+		{"github.com/spf13", []string{"app", "cmd", "internal/command", "internal/cli"}, false,
 			"flags belong to commands", ""},
 		{"flag", []string{"cmd", "test", "examples"}, true,
 			"flags belong to commands, and to golden files of tests", ""},
