@@ -25,7 +25,7 @@ func TestBerthHearsOfWhatPluginsActivate(t *testing.T) {
 			t.Errorf("it describes itself as %v, %v", d, err)
 		}
 		p := opened(t, client)
-		p.request(&pluginv1.PlaceRequest{HearsActivates: true})
+		p.request(&pluginv1.PlaceRequest{HearsActivates: true, HearsChanges: true})
 		p.expect("0 activates [early]")
 		p.step(reserve, "u", "A")
 		p.expect("2")
@@ -33,5 +33,13 @@ func TestBerthHearsOfWhatPluginsActivate(t *testing.T) {
 		p.expect("0 activates [late]")
 		activator.Wake("later")
 		p.expect("0 wakes [later]")
+		activator.Changed("n")
+		p.expect("0 changes [n]")
+		other := opened(t, client)
+		other.request(&pluginv1.PlaceRequest{HearsChanges: true})
+		other.expect("0 all changed")
+		activator.Changed("m")
+		other.expect("0 changes [m]")
+		p.expect("0 changes [m]")
 	})
 }

@@ -153,6 +153,12 @@ func inWords(r *pluginv1.PlaceResponse) string {
 	if len(r.GetAnnotations()) > 0 {
 		said += fmt.Sprint(" annotations ", r.GetAnnotations())
 	}
+	if len(r.GetChanges()) > 0 {
+		said += fmt.Sprint(" changes ", r.GetChanges())
+	}
+	if r.GetAllChanged() {
+		said += " all changed"
+	}
 	if len(r.GetActivates()) > 0 {
 		said += fmt.Sprint(" activates ", r.GetActivates())
 	}

@@ -140,7 +140,7 @@ type Dependencies struct {
 	Objects bool
 	// Pod: on the pod itself, its name say, and not only on what pods of its kind have in common: each is a kind of its own then. Much slower. It includes Objects.
 	Pod bool
-	// Holds: on things that Berth does not know of. An answer holds for so long, in whole milliseconds. 0: as long as the rest lets it.
+	// Holds: on things that Berth does not know of. An answer holds for so long, in whole milliseconds. 0: as long as the rest lets it. Who knows when such things change says so by [Activator.Changed], and needs no Holds.
 	Holds time.Duration
 }
 

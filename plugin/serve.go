@@ -39,7 +39,7 @@ type Config struct {
 	TLS TLSFiles
 	// InsecurePlaintext serves without TLS on addresses that are not loopback: whoever reaches them can ask, and whoever is on the way there can say where pods go.
 	InsecurePlaintext bool
-	// Activator has Berth try pods that wait. It is of one Serve at a time. nil: there is none.
+	// Activator has Berth try pods that wait, and ask about nodes again that have changed for the plugins. It is of one Serve at a time. nil: there is none.
 	Activator *Activator
 	// Log is where panics of plugins go, with their stacks. nil discards.
 	Log *slog.Logger

@@ -8,19 +8,25 @@ import (
 	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
-// maxActivations are as many pods as are kept that are to be activated, of a stream, or until there is one. Of more, nobody hears: they are tried again anyway, some time.
-const maxActivations = 100_000
+const (
+	// maxActivations are as many pods as are kept that are to be activated, of a stream, or until there is one. Of more, nobody hears: they are tried again anyway, some time.
+	maxActivations = 100_000
+	// maxChanges are as many nodes as are kept that have changed, of a stream. Of more, all have.
+	maxChanges = 100_000
+)
 
-// activations are pods that are to be activated, or woken. It is safe for concurrent use.
+// activations are pods that are to be activated, or woken, and nodes that have changed. It is safe for concurrent use.
 type activations struct {
 	more chan struct{} // holds a value while there may be some
 
-	mu   sync.Mutex
-	uids map[string]bool // whether it is now, or after a backoff
+	mu    sync.Mutex
+	uids  map[string]bool // whether it is now, or after a backoff
+	nodes map[string]bool // that have changed
+	all   bool            // all have
 }
 
 func newActivations() *activations {
-	return &activations{more: make(chan struct{}, 1), uids: make(map[string]bool)}
+	return &activations{more: make(chan struct{}, 1), uids: make(map[string]bool), nodes: make(map[string]bool)}
 }
 
 func (a *activations) add(uids []string, now bool) {
@@ -37,6 +43,34 @@ func (a *activations) add(uids []string, now bool) {
 	a.signal()
 }
 
+// change adds nodes that have changed.
+func (a *activations) change(nodes []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, name := range nodes {
+		if a.all {
+			break
+		}
+		if name != "" && len(name) <= pluginproto.MaxNodeBytes && utf8.ValidString(name) { // else no node is called that
+			a.nodes[name] = true
+			a.all = len(a.nodes) > maxChanges
+		}
+	}
+	if a.all {
+		clear(a.nodes)
+	}
+	a.signal()
+}
+
+// changeAll says that all have.
+func (a *activations) changeAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = true
+	clear(a.nodes)
+	a.signal()
+}
+
 // signal says that there may be some. It never blocks.
 func (a *activations) signal() {
 	select {
@@ -49,6 +83,11 @@ func (a *activations) signal() {
 func (a *activations) take(most int) (now, later []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.takeLocked(most)
+}
+
+// takeLocked is take; mu is held.
+func (a *activations) takeLocked(most int) (now, later []string) {
 	for uid, is := range a.uids {
 		if len(now)+len(later) == most {
 			a.signal()
@@ -62,6 +101,49 @@ func (a *activations) take(most int) (now, later []string) {
 		delete(a.uids, uid)
 	}
 	return now, later
+}
+
+// next returns a response with what is to be heard, nil if there is nothing: nodes that have changed, of whoever hears that, and, unless there are more of these, pods. So who says that a pod is worth trying since a node has changed, and has said that before, is
+// understood.
+func (a *activations) next(changes, activates bool) *pluginv1.PlaceResponse {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := new(pluginv1.PlaceResponse)
+	if !changes { // a binder of the release before
+		a.all = false
+		clear(a.nodes)
+	}
+	out.AllChanged, a.all = a.all, false
+	for name := range a.nodes {
+		if len(out.Changes) == pluginproto.MaxChanges {
+			break
+		}
+		out.Changes = append(out.Changes, name)
+		delete(a.nodes, name)
+	}
+	switch {
+	case len(a.nodes) > 0:
+		a.signal()
+	case activates:
+		out.Activates, out.Wakes = a.takeLocked(pluginproto.MaxActivates)
+	}
+	if !out.AllChanged && len(out.Changes)+len(out.Activates)+len(out.Wakes) == 0 {
+		return nil
+	}
+	return out
+}
+
+// Changed has Berth hear that nodes have changed for plugins, by their names: what it was told of them before does not hold any more. It does not wait. A stream that begins later is told that all have.
+func (s *Server) Changed(nodes ...string) {
+	if len(nodes) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = true
+	for p := range s.streams {
+		p.activated.change(nodes)
+	}
 }
 
 // Activate has Berth hear that pods are worth trying now, by their UIDs: on the streams that there are, or on the next one. It does not wait.
@@ -103,6 +185,9 @@ func (s *Server) begin(p *stream) {
 	if s.unheard != nil {
 		p.activated, s.unheard = s.unheard, nil
 	}
+	if s.changed { // its binder may have asked before that, and has not been told
+		p.activated.changeAll()
+	}
 }
 
 func (s *Server) end(p *stream) {
@@ -112,13 +197,4 @@ func (s *Server) end(p *stream) {
 	now, later := p.activated.take(maxActivations)
 	s.tell(now, true)
 	s.tell(later, false)
-}
-
-// activates returns a response with pods that are to be activated, nil if there are none.
-func (p *stream) activates() *pluginv1.PlaceResponse {
-	now, later := p.activated.take(pluginproto.MaxActivates)
-	if len(now)+len(later) == 0 {
-		return nil
-	}
-	return &pluginv1.PlaceResponse{Activates: now, Wakes: later}
 }

@@ -62,6 +62,7 @@ type Server struct {
 	mu      sync.Mutex
 	streams map[*stream]bool
 	unheard *activations // since there was a stream; nil: none
+	changed bool         // some node has, some time
 }
 
 // Step is a step of a placement, or whether a pod may be tried, which has a placement without a node, of its own.
@@ -108,9 +109,9 @@ type stream struct {
 	tasks  sync.WaitGroup
 
 	activated *activations
-	hears     chan struct{} // closed when it is known that these are heard
+	hears     chan struct{} // closed when it is known that some of these are heard
 
-	annotations bool // are heard; of who takes requests, and of all steps behind the first
+	annotations, activates, changes bool // are heard; of who takes requests, of all steps behind the first, and of who writes behind hears, or an answer
 
 	ending chan struct{} // closed when ended is there
 
@@ -185,24 +186,38 @@ func (p *stream) end() {
 func (p *stream) writes(stream pluginv1.PluginService_PlaceServer) {
 	hears, activated := p.hears, (<-chan struct{})(nil)
 	for {
-		var response *pluginv1.PlaceResponse
+		var responses []*pluginv1.PlaceResponse
 		select {
-		case response = <-p.out:
+		case response := <-p.out:
+			responses = append(p.changed(), response)
 		case <-hears:
 			hears, activated = nil, p.activated.more
-			continue
 		case <-activated:
-			if response = p.activates(); response == nil {
-				continue
+			if response := p.activated.next(p.changes, p.activates); response != nil {
+				responses = append(responses, response)
 			}
 		case <-p.ctx.Done():
 			return
 		}
-		if stream.Send(response) != nil { // who reads requests is told why
-			p.cancel(errStreamEnded)
-			return
+		for _, response := range responses {
+			if stream.Send(response) != nil { // who reads requests is told why
+				p.cancel(errStreamEnded)
+				return
+			}
 		}
 	}
+}
+
+// changed returns which nodes have changed: it comes before what plugins answer, who may have said that before.
+func (p *stream) changed() (out []*pluginv1.PlaceResponse) {
+	for len(out) <= maxChanges/pluginproto.MaxChanges { // more are said only since
+		response := p.activated.next(p.changes, false)
+		if response == nil {
+			break
+		}
+		out = append(out, response)
+	}
+	return out
 }
 
 // answer has a response written. It waits for those before it, so that whoever does not read is not kept many.
@@ -237,10 +252,11 @@ func (p *stream) take(req *pluginv1.PlaceRequest) error {
 			return pluginproto.Invalid("the first request has none", "step")
 		case len(req.GetPlugins()) > 0:
 			return pluginproto.Invalid("the first request has none", "plugins")
-		case req.GetHearsActivates():
+		}
+		p.annotations, p.activates, p.changes = req.GetHearsAnnotations(), req.GetHearsActivates(), req.GetHearsChanges()
+		if p.activates || p.changes {
 			close(p.hears)
 		}
-		p.annotations = req.GetHearsAnnotations()
 		return nil
 	}
 	if len(req.GetProfiles()) > 0 {

@@ -390,3 +390,130 @@ func TestPodsThatComeDoNotHoldUpThoseThatArePlaced(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// hearing has a stream served that hears of changes, and of activations, or not. end waits until it has ended.
+func (a *asking) hearing(t *testing.T, server *Server, changes, activates bool) (end func()) {
+	t.Helper()
+	a.ctx, a.requests, a.answers = t.Context(), make(chan *pluginv1.PlaceRequest), make(chan *pluginv1.PlaceResponse)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(a, new(silent)) }()
+	a.requests <- &pluginv1.PlaceRequest{Id: 1, HearsChanges: changes, HearsActivates: activates}
+	return func() {
+		close(a.requests)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// says returns what a response says, in words.
+func says(r *pluginv1.PlaceResponse) string {
+	slices.Sort(r.Changes)
+	return fmt.Sprint(r.GetId(), " ", r.GetChanges(), r.GetAllChanged(), r.GetActivates(), r.GetWakes())
+}
+
+// Nodes that have changed are heard of on each stream that hears of them, before pods that are worth trying and before what is answered; a stream that begins behind that hears that all have.
+func TestChangesAreHeardOf(t *testing.T) {
+	var server Server
+	fresh, later, deaf, half := new(asking), new(asking), new(asking), new(asking)
+	endFresh := fresh.hearing(t, &server, true, true)
+	server.Changed()
+	server.Changed("b", "a", "b", "", "\xff", strings.Repeat("n", 254))
+	if got, want := says(<-fresh.answers), "0 [a b] false [] []"; got != want {
+		t.Errorf("heard %s, want %s", got, want)
+	}
+	endLater := later.hearing(t, &server, true, true)
+	if got, want := says(<-later.answers), "0 [] true [] []"; got != want {
+		t.Errorf("a stream that begins behind that hears %s, want %s", got, want)
+	}
+	endHalf := half.hearing(t, &server, true, false)
+	if got, want := says(<-half.answers), "0 [] true [] []"; got != want {
+		t.Errorf("one that hears of no pods hears %s, want %s", got, want)
+	}
+	endDeaf := deaf.hearing(t, &server, false, true)
+	server.Changed("c")
+	server.Activate("u")
+	for _, stream := range []*asking{fresh, later} {
+		var all string
+		for range 2 { // or in one
+			if all += says(<-stream.answers); strings.Contains(all, "[u]") {
+				break
+			}
+		}
+		if c, u := strings.Index(all, "[c]"), strings.Index(all, "[u]"); c < 0 || u < c {
+			t.Errorf("heard %s", all)
+		}
+	}
+	if got, want := says(<-deaf.answers), "0 [] false [u] []"; got != want {
+		t.Errorf("one that hears of no changes hears %s, want %s", got, want)
+	}
+	if got, want := says(<-half.answers), "0 [c] false [] []"; got != want {
+		t.Errorf("one that hears of no pods hears %s, want %s", got, want)
+	}
+	for _, end := range []func(){endFresh, endLater, endDeaf, endHalf} {
+		end()
+	}
+	server.Changed("d")
+	server.Wake("v")
+	last := new(asking)
+	endLast := last.hearing(t, &server, true, true)
+	if got, want := says(<-last.answers), "0 [] true [u] [v]"; got != want { // u is left of the one that hears of no pods
+		t.Errorf("with what was said without a stream it hears %s, want %s", got, want)
+	}
+	endLast()
+}
+
+// Whoever says that a node has changed, and then that a pod is worth trying, or answers, is heard in this order, however many there are.
+func TestChangesComeFirst(t *testing.T) {
+	for _, tt := range []struct {
+		what  string
+		nodes int
+		want  string
+	}{
+		{"a few", 3, "3"},
+		{"more than in a response", 2500, "1000 1000 500"},
+		{"as many as are kept", maxChanges, strings.TrimSpace(strings.Repeat("1000 ", 100))},
+		{"more than are kept", maxChanges + 1, "all"},
+	} {
+		a, names := newActivations(), make([]string, tt.nodes)
+		for i := range names {
+			names[i] = fmt.Sprint("n", i)
+		}
+		a.add([]string{"u"}, false)
+		a.change(names)
+		a.add([]string{"v"}, true)
+		var got []string
+		for last := false; !last; {
+			<-a.more
+			r := a.next(true, true)
+			if last = len(a.nodes) == 0; last != (len(r.GetActivates())+len(r.GetWakes()) == 2) {
+				t.Errorf("%s: with %d nodes left, it says %v", tt.what, len(a.nodes), says(r))
+			}
+			if r.GetAllChanged() {
+				got = append(got, "all")
+			} else {
+				got = append(got, fmt.Sprint(len(r.GetChanges())))
+			}
+		}
+		if r := a.next(true, true); r != nil {
+			t.Errorf("%s: and then, %v", tt.what, says(r))
+		}
+		if got := strings.Join(got, " "); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.what, got, tt.want)
+		}
+	}
+	answers := new(asking)
+	var server Server
+	end := answers.hearing(t, &server, true, true)
+	defer end()
+	for k := range int64(50) {
+		server.Changed("n")
+		answers.requests <- &pluginv1.PlaceRequest{Id: k + 2, Step: pluginv1.Step_STEP_UNRESERVE, Placement: &pluginv1.Placement{Uid: fmt.Sprint(k), Namespace: "n", Name: "p", Node: "a"}}
+		if got, want := says(<-answers.answers), "0 [n] false [] []"; got != want {
+			t.Errorf("heard %s, want %s", got, want)
+		}
+		if got, want := says(<-answers.answers), fmt.Sprint(k+2, " [] false [] []"); got != want {
+			t.Errorf("heard %s, want %s", got, want)
+		}
+	}
+}

@@ -14,7 +14,7 @@ import (
 const (
 	// mostActivated are as many pods as are kept that a service wants tried.
 	mostActivated = 10_000
-	// mostInResponse bounds those of one response, as the proto says; longestUID is in bytes.
+	// mostInResponse bounds those of one response, and the nodes that have changed, as the proto says; longestUID is in bytes.
 	mostInResponse = 1000
 	longestUID     = 253
 )

@@ -21,9 +21,10 @@ import (
 
 // Asking is about one pod, whose turn it is of all services that are asked about it. It is not safe for concurrent use.
 type Asking struct {
-	host  *Host
-	parts []*part
-	at    time.Duration // when it was looked last what holds, by service.clock
+	host     *Host
+	parts    []*part
+	at       time.Duration // when it was looked last what holds, by service.clock
+	collects int           // how often something has been collected
 }
 
 // part is what one service is asked.
@@ -112,6 +113,7 @@ func (k *Asking) now() time.Duration { return k.host.services[0].clock() }
 // Excluded takes those out of a set of nodes that are known to be refused, and reports whether it has any left. The caller holds the state's lock.
 func (k *Asking) Excluded(st *cluster.State, subject engine.Subject, among cluster.Bitmap) bool {
 	now := k.now()
+	k.notes(st)
 	for _, p := range k.parts {
 		known := p.service.session.kinds[p.key(subject)]
 		if known == nil || known.column == nil || known.column.depends.cluster {
@@ -137,9 +139,11 @@ type Kept struct {
 
 // keptPart is what a service has said.
 type keptPart struct {
-	answers []answer      // of nodes that it was told
-	since   []cluster.Seq // when each node has changed last, as far as that matters
-	within  time.Duration // column.depends.within
+	answers []answer        // of nodes that it was told
+	since   []cluster.Seq   // when each node has changed last, as far as that matters
+	within  time.Duration   // column.depends.within
+	changed []time.Duration // session.changed
+	all     time.Duration   // session.allChanged
 	scores  [][]int32
 	weights []int64
 }
@@ -148,6 +152,7 @@ type keptPart struct {
 // as long as it uses that.
 func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 	k.at = k.now()
+	k.notes(st)
 	out := &Kept{parts: make([]keptPart, 0, len(k.parts)), at: k.at}
 	for _, p := range k.parts {
 		is := p.service.session
@@ -164,7 +169,9 @@ func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 			out.Most += maxScore * p.use.weights[n]
 		}
 		c := p.kind.column
-		part := keptPart{c.answers[:min(len(c.answers), len(is.nodes))], st.Nodes.SpecModified, c.depends.within, c.scores, p.use.weights}
+		part := keptPart{
+			answers: c.answers[:min(len(c.answers), len(is.nodes))], since: st.Nodes.SpecModified, within: c.depends.within, changed: is.changed, all: is.allChanged, scores: c.scores, weights: p.use.weights,
+		}
 		if c.depends.placed {
 			part.since = st.Nodes.Modified
 		}
@@ -183,7 +190,7 @@ func (k *Kept) Of(i cluster.NodeIndex) (known, refused bool, score int64) {
 			continue
 		}
 		switch a := &p.answers[i]; {
-		case a.seq == 0 || a.seq < p.since[i] || p.within > 0 && k.at-a.at >= p.within:
+		case a.seq == 0 || a.seq < p.since[i] || p.within > 0 && k.at-a.at >= p.within, changedSince(a.at, p.changed, p.all, i):
 			known = false
 		case a.verdict != 0:
 			return true, true, 0
@@ -199,6 +206,8 @@ func (k *Kept) Of(i cluster.NodeIndex) (known, refused bool, score int64) {
 // Collect notes what is to be asked about some nodes, which the state has, for a pod whose class it has. The caller holds the state's lock, and calls Exchange then.
 func (k *Asking) Collect(st *cluster.State, subject engine.Subject, nodes []cluster.NodeIndex) {
 	k.at = k.now()
+	k.collects++
+	k.notes(st)
 	for _, p := range k.parts {
 		is := p.service.session
 		is.sync(st)
@@ -370,6 +379,7 @@ func (k *Asking) Refusal(i cluster.NodeIndex) (Refusal, bool) {
 
 // Known returns why a node is refused that need not have been collected, false if it is not known to be. Some were collected. The caller holds the state's lock.
 func (k *Asking) Known(st *cluster.State, i cluster.NodeIndex) (Refusal, bool) {
+	k.notes(st)
 	for _, p := range k.parts {
 		if c := p.kind.column; p.service.session.holds(c, st, i, k.at) && c.answers[i].verdict != 0 {
 			return c.refusals[c.answers[i].verdict-1], true
@@ -413,10 +423,19 @@ func add(scores []int32, by pluginv1.Normalization, weight int64, nodes []cluste
 	}
 }
 
-// Holds reports whether what has been answered about a node, which was collected, is of the node as it is. What was asked for only now holds however long that took. The caller holds the state's lock.
+// Holds reports whether what has been answered about a node, which was collected, is of the node as it is. What was asked for only now holds however long that took; and, from the second time on that something was collected, also if the node has changed for
+// the service meanwhile: so one that changes all the time is judged again once, and keeps no pod from being placed. The caller holds the state's lock.
 func (k *Asking) Holds(st *cluster.State, i cluster.NodeIndex) bool {
+	k.notes(st)
 	return !slices.ContainsFunc(k.parts, func(p *part) bool {
-		return len(p.use.filters)+len(p.use.scores)+len(p.use.own) > 0 && !p.service.session.holds(p.kind.column, st, i, k.at) // else it says nothing about nodes
+		if len(p.use.filters)+len(p.use.scores)+len(p.use.own) == 0 { // it says nothing about nodes
+			return false
+		}
+		is, c := p.service.session, p.kind.column
+		if k.collects > 1 && is.stands(c, st, i, k.at) && c.answers[i].at >= k.at {
+			return false
+		}
+		return !is.holds(c, st, i, k.at)
 	})
 }
 

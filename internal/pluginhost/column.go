@@ -41,7 +41,7 @@ type column struct {
 // answer is what is said of a node.
 type answer struct {
 	seq     cluster.Seq   // of the state that it is of; 0: nothing is said
-	at      time.Duration // by service.clock, before it was asked
+	at      time.Duration // before it was asked, as changes.asks counts, which is by service.clock
 	object  uint32        // toldNode.objects then
 	verdict uint16        // 0: it can run the pod; else Refusal by column.index
 }
@@ -69,8 +69,13 @@ func (c *column) grow(nodes int) {
 	}
 }
 
-// holds reports whether what a column says of a node is of the node as it is. The caller holds the lock of the state, which has the node.
+// holds reports whether what a column says of a node is of the node as it is, for the service too. The caller holds the lock of the state, which has the node.
 func (is *session) holds(c *column, st *cluster.State, i cluster.NodeIndex, now time.Duration) bool {
+	return is.stands(c, st, i, now) && !changedSince(c.answers[i].at, is.changed, is.allChanged, i)
+}
+
+// stands is holds as far as Berth knows by itself, whatever has changed for the service.
+func (is *session) stands(c *column, st *cluster.State, i cluster.NodeIndex, now time.Duration) bool {
 	if int(i) >= len(c.answers) || int(i) >= len(is.nodes) {
 		return false
 	}

@@ -34,8 +34,9 @@ type placeStream struct {
 	running    sync.WaitGroup
 	more       chan struct{} // holds a value while there may be something to send
 
-	ended     func()                        // hears that it has
-	activates func(uids []string, now bool) // hears which pods the service wants tried
+	ended     func()                         // hears that it has
+	activates func(uids []string, now bool)  // hears which pods the service wants tried
+	changed   func(nodes []string, all bool) // hears which nodes have changed for it
 
 	mu      sync.Mutex
 	last    int64                    // id
@@ -310,7 +311,15 @@ func (is *placeStream) because(err error) error {
 
 // take takes in an answer.
 func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
+	byItself := len(response.GetChanges()) > 0 || response.GetAllChanged()
+	if byItself { // before all else that it says: that may be so because of them
+		if n := len(response.GetChanges()); n > mostInResponse {
+			return fmt.Errorf("its answer makes no sense: changes: %d nodes, want at most %d", n, mostInResponse)
+		}
+		is.changed(response.GetChanges(), response.GetAllChanged())
+	}
 	if n := len(response.GetActivates()) + len(response.GetWakes()); n > 0 {
+		byItself = true
 		if n > mostInResponse {
 			return fmt.Errorf("its answer makes no sense: activates, wakes: %d pods, want at most %d", n, mostInResponse)
 		}
@@ -319,7 +328,7 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 	}
 	is.mu.Lock()
 	defer is.mu.Unlock()
-	if response.GetId() == 0 && len(response.GetActivates())+len(response.GetWakes()) > 0 {
+	if response.GetId() == 0 && byItself {
 		is.proven = true
 		return nil
 	}

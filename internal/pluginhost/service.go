@@ -56,6 +56,7 @@ type service struct {
 	tried     uint64        // the connection by which one was begun last
 	enters    chan struct{} // holds a value while it is asked about pods that are to be tried
 	activated activated
+	changes   changes
 }
 
 // begin has a session for an epoch, the one that there is or another.
@@ -220,6 +221,7 @@ func (s *service) exchange(ctx context.Context) error {
 		var err error
 		if !b.sent {
 			b.sent, b.at = true, s.clock()
+			b.asked = s.changes.asks(b.at)
 			err = is.calls.send(b.request, s.Timeout)
 		}
 		var response *pluginv1.JudgeResponse
@@ -230,7 +232,7 @@ func (s *service) exchange(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		if err == nil {
-			err = is.take(b, response, b.at)
+			err = is.take(b, response, b.asked)
 		}
 		took := s.clock() - b.at
 		if !b.stale { // else it has come before

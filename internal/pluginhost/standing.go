@@ -299,12 +299,17 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	}
 	is = &placeStream{
 		epoch: epoch, connection: to, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), binding: make(map[string]*call), enters: make(map[newcomer]*call), last: 1,
-		sorts: s.placing.sortOrder(s.Follows), activates: s.activated.add, ended: func() { signal(s.placing.ended) },
+		sorts: s.placing.sortOrder(s.Follows), activates: s.activated.add, changed: s.changes.hear,
+		ended: func() {
+			s.lost(described)
+			signal(s.placing.ended)
+		},
 	}
+	s.lost(described)
 	for _, p := range plugins {
 		is.objects = is.objects || p.GetDepends().GetObjects() || p.GetDepends().GetPod()
 	}
-	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles, HearsActivates: true, HearsAnnotations: true}}
+	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles, HearsActivates: true, HearsAnnotations: true, HearsChanges: true}}
 	is.more <- struct{}{}
 	is.running.Go(is.sends)
 	is.running.Go(is.receives)
@@ -322,6 +327,13 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	signal(s.placing.ended) // it may have, before anybody knew of it
 	s.log.Info("plugin service: placements are told")
 	return is, nil
+}
+
+// lost has all nodes taken for changed of a service that says which have: it may have said so when there was no stream.
+func (s *service) lost(described *pluginv1.DescribeResponse) {
+	if described.GetActivates() {
+		s.changes.hear(nil, true)
+	}
 }
 
 func (s *service) failedToPlace(at time.Duration, why error) {

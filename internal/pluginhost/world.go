@@ -41,18 +41,20 @@ type session struct {
 	proven     bool                // all that somebody asked has been answered
 	calls      calls
 
-	synced    cluster.Seq // nodes that are gone since are to be told yet
-	nodes     []toldNode  // by index
-	refreshed uint64      // Objects.NodeChanges when it was looked last which objects are others
-	kinds     map[kindKey]*kind
-	sweepAt   int     // kinds are looked through when there are so many
-	dropped   []int32 // kinds that the next request says are forgotten
-	freeIDs   []int32 // of kinds that are
-	clock     uint64  // counts questions, for kind.used
-	columns   int     // bytes
-	spare     *column // of a kind that is forgotten, for another one; nil: there is none
-	outbox    []*batch
-	begun     bool // what is noted next is of another Collect: it goes to a request of its own
+	synced     cluster.Seq     // nodes that are gone since are to be told yet
+	nodes      []toldNode      // by index
+	changed    []time.Duration // by node, as far as some have: when one has changed last for the service, as changes.asks counts
+	allChanged time.Duration   // when all have
+	refreshed  uint64          // Objects.NodeChanges when it was looked last which objects are others
+	kinds      map[kindKey]*kind
+	sweepAt    int     // kinds are looked through when there are so many
+	dropped    []int32 // kinds that the next request says are forgotten
+	freeIDs    []int32 // of kinds that are
+	clock      uint64  // counts questions, for kind.used
+	columns    int     // bytes
+	spare      *column // of a kind that is forgotten, for another one; nil: there is none
+	outbox     []*batch
+	begun      bool // what is noted next is of another Collect: it goes to a request of its own
 }
 
 // dependencies are what answers depend on.
@@ -113,6 +115,7 @@ type batch struct {
 	specs     []*pluginv1.Node // whose objects are to be told
 	sent      bool
 	at        time.Duration // when it was, by service.clock
+	asked     time.Duration // the same, as changes.asks counts
 	stale     bool          // nobody asks its questions any more
 }
 

@@ -18,7 +18,9 @@ const (
 	MaxRefusals     = 1000 // of an answer
 	MaxTextBytes    = 1024 // of a reason, and of an error
 	MaxActivates    = 1000 // of a response
+	MaxChanges      = 1000 // of a response
 	MaxUIDBytes     = 253
+	MaxNodeBytes    = 253 // of a node's name
 	// OtherReason stands for further reasons where an answer has as many as it may.
 	OtherReason = "another reason"
 )

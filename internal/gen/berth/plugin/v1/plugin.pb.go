@@ -206,7 +206,7 @@ type DescribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The plugins, at most 64, with different names.
 	Plugins []*PluginDescription `protobuf:"bytes,1,rep,name=plugins,proto3" json:"plugins,omitempty"`
-	// It says which pods are worth trying: Place is called of it also if it takes no step.
+	// It says which pods are worth trying, or which nodes have changed: Place is called of it also if it takes no step.
 	Activates     bool `protobuf:"varint,2,opt,name=activates,proto3" json:"activates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -421,7 +421,7 @@ type Dependencies struct {
 	Objects bool `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
 	// On the pod itself, and not only on its kind: each pod is a kind of its own, and nothing is kept from one to the next. Much slower.
 	Pod bool `protobuf:"varint,4,opt,name=pod,proto3" json:"pod,omitempty"`
-	// On things that Berth does not know of: an answer holds for so many milliseconds. 0: as long as the rest lets it.
+	// On things that Berth does not know of: an answer holds for so many milliseconds. 0: as long as the rest lets it, and until the service says that the node has changed.
 	Milliseconds int64 `protobuf:"varint,5,opt,name=milliseconds,proto3" json:"milliseconds,omitempty"`
 	// On other nodes than the one that is asked about, or on the pods there: all nodes are told, and what has changed of them, before anything is asked, and no answer is kept from one attempt of a
 	// pod to the next. A pod is placed by an answer though other nodes have changed meanwhile.
@@ -1633,8 +1633,10 @@ type PlaceRequest struct {
 	Queued *Queued `protobuf:"bytes,7,opt,name=queued,proto3" json:"queued,omitempty"`
 	// In the first request of a stream: PlaceResponse.annotations are heard. To a binder that does not say so, nothing can be chosen for pods.
 	HearsAnnotations bool `protobuf:"varint,8,opt,name=hears_annotations,json=hearsAnnotations,proto3" json:"hears_annotations,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// In the first request of a stream: PlaceResponse.changes and all_changed are heard.
+	HearsChanges  bool `protobuf:"varint,9,opt,name=hears_changes,json=hearsChanges,proto3" json:"hears_changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlaceRequest) Reset() {
@@ -1719,6 +1721,13 @@ func (x *PlaceRequest) GetQueued() *Queued {
 func (x *PlaceRequest) GetHearsAnnotations() bool {
 	if x != nil {
 		return x.HearsAnnotations
+	}
+	return false
+}
+
+func (x *PlaceRequest) GetHearsChanges() bool {
+	if x != nil {
+		return x.HearsChanges
 	}
 	return false
 }
@@ -1950,7 +1959,13 @@ type PlaceResponse struct {
 	// Of STEP_RESERVE of a placement that does not stand: what the plugins have chosen for the pod, such as which cards of the node are its own. Berth records it before anything is written, tells it with the placement whenever that is reserved
 	// anew, and writes it to the pod as annotations in the request that binds it: over one of the same name that the pod has. At most 64 of them, of 4096 bytes in all; names as Kubernetes has them for annotations, with a prefix that is neither kubernetes.io
 	// or k8s.io nor below these. The file of plugin services has to let the service choose the prefix, and the request has plugins. Two services may choose one name only with the same value. Who binds pods itself, as an extender or a plugin, does not write them: then the placement is given back.
-	Annotations   map[string]string `protobuf:"bytes,10,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Annotations map[string]string `protobuf:"bytes,10,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The metadata.names of nodes that have changed for plugins of the process, by something that Berth does not know of: what was asked about them before Berth has heard that does not hold any more, as if they had changed themselves. What is asked behind that has to be answered as they are now. At most
+	// 1000, and none unless the first request has hears_changes; names that no node has are passed over. A response may have nothing else, as with activates. In one response, changes come before activates and wakes. That a node has changed has no pod tried: that is what activates and wakes are for.
+	// Whoever says that describes activates, so that Place is called in any case. When a stream begins, and when one ends, Berth takes all nodes for changed by itself. It may ask before the server has the first request: who knows of changes before that says all_changed behind it.
+	Changes []string `protobuf:"bytes,11,rep,name=changes,proto3" json:"changes,omitempty"`
+	// All nodes have changed, in the same way: also if it is not known which have, or they are too many to name.
+	AllChanged    bool `protobuf:"varint,12,opt,name=all_changed,json=allChanged,proto3" json:"all_changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2053,6 +2068,20 @@ func (x *PlaceResponse) GetAnnotations() map[string]string {
 		return x.Annotations
 	}
 	return nil
+}
+
+func (x *PlaceResponse) GetChanges() []string {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *PlaceResponse) GetAllChanged() bool {
+	if x != nil {
+		return x.AllChanged
+	}
+	return false
 }
 
 // Rejection says why a placement does not come about.
@@ -2236,7 +2265,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\" \n" +
 	"\x06Scores\x12\x16\n" +
-	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xda\x02\n" +
+	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xff\x02\n" +
 	"\fPlaceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x128\n" +
@@ -2245,7 +2274,8 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\aplugins\x18\x05 \x03(\tR\aplugins\x12'\n" +
 	"\x0fhears_activates\x18\x06 \x01(\bR\x0ehearsActivates\x12/\n" +
 	"\x06queued\x18\a \x01(\v2\x17.berth.plugin.v1.QueuedR\x06queued\x12+\n" +
-	"\x11hears_annotations\x18\b \x01(\bR\x10hearsAnnotations\"\xd0\x01\n" +
+	"\x11hears_annotations\x18\b \x01(\bR\x10hearsAnnotations\x12#\n" +
+	"\rhears_changes\x18\t \x01(\bR\fhearsChanges\"\xd0\x01\n" +
 	"\x06Queued\x12(\n" +
 	"\x10since_unix_nanos\x18\x01 \x01(\x03R\x0esinceUnixNanos\x12(\n" +
 	"\x10first_unix_nanos\x18\x02 \x01(\x03R\x0efirstUnixNanos\x12\x18\n" +
@@ -2264,7 +2294,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x06stands\x18\b \x01(\bR\x06stands\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb9\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf4\x03\n" +
 	"\rPlaceResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x128\n" +
 	"\trejection\x18\x02 \x01(\v2\x1a.berth.plugin.v1.RejectionR\trejection\x12\x14\n" +
@@ -2277,7 +2307,10 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\n" +
 	"sort_order\x18\t \x01(\x03R\tsortOrder\x12Q\n" +
 	"\vannotations\x18\n" +
-	" \x03(\v2/.berth.plugin.v1.PlaceResponse.AnnotationsEntryR\vannotations\x1a>\n" +
+	" \x03(\v2/.berth.plugin.v1.PlaceResponse.AnnotationsEntryR\vannotations\x12\x18\n" +
+	"\achanges\x18\v \x03(\tR\achanges\x12\x1f\n" +
+	"\vall_changed\x18\f \x01(\bR\n" +
+	"allChanged\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\";\n" +

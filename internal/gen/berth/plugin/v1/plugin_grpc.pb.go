@@ -40,7 +40,7 @@ type PluginServiceClient interface {
 	// A response that does not come within the time that Berth's configuration gives, or makes no sense, ends the stream.
 	Judge(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[JudgeRequest, JudgeResponse], error)
 	// Place has plugins say which pods may be tried, and in which order, and take their steps between the choice of a pod's node and its bind, and the bind: kube-scheduler's PreEnqueue, QueueSort, Reserve, Unreserve, Permit, PreBind, Bind and PostBind. It is only called of a service
-	// of which a profile uses one of these points, or that activates pods. A binder has one stream; another one that takes over from it may have one at the same time, with the same pods: each is by itself. Requests are sent without
+	// of which a profile uses one of these points, or that describes activates. A binder has one stream; another one that takes over from it may have one at the same time, with the same pods: each is by itself. Requests are sent without
 	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before. STEP_PRE_ENQUEUE and STEP_QUEUE_SORT are of a pod, and of no
 	// placement: each waits for the response to the same step before of the same pod.
 	// Each request is answered, also one without plugins. A response that does not come within the time that Berth's configuration gives for that step, or makes no sense, ends the stream; one to these two
@@ -108,7 +108,7 @@ type PluginServiceServer interface {
 	// A response that does not come within the time that Berth's configuration gives, or makes no sense, ends the stream.
 	Judge(grpc.BidiStreamingServer[JudgeRequest, JudgeResponse]) error
 	// Place has plugins say which pods may be tried, and in which order, and take their steps between the choice of a pod's node and its bind, and the bind: kube-scheduler's PreEnqueue, QueueSort, Reserve, Unreserve, Permit, PreBind, Bind and PostBind. It is only called of a service
-	// of which a profile uses one of these points, or that activates pods. A binder has one stream; another one that takes over from it may have one at the same time, with the same pods: each is by itself. Requests are sent without
+	// of which a profile uses one of these points, or that describes activates. A binder has one stream; another one that takes over from it may have one at the same time, with the same pods: each is by itself. Requests are sent without
 	// waiting for responses, which come in any order; of one placement, STEP_RESERVE is the first, and what comes behind it but STEP_UNRESERVE and STEP_POST_BIND waits for the response to the one before. STEP_PRE_ENQUEUE and STEP_QUEUE_SORT are of a pod, and of no
 	// placement: each waits for the response to the same step before of the same pod.
 	// Each request is answered, also one without plugins. A response that does not come within the time that Berth's configuration gives for that step, or makes no sense, ends the stream; one to these two
