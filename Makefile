@@ -44,6 +44,14 @@ plugin: ## build .bin/kubectl-berth, the kubectl plugin
 demo: build ## schedule a generated GPU fleet and keep serving; EXIT=1 ends by itself
 	$(BIN)/berth demo $(if $(EXIT),--exit)
 
+.PHONY: berth-yoda demo-gpu
+berth-yoda: ## build .bin/berth-yoda, a berth that has the GPU plugin compiled in
+	cd plugins/yoda && CGO_ENABLED=0 go build -trimpath -ldflags="-X github.com/berth-scheduler/berth/internal/member.version=$(VERSION)" -o $(BIN)/berth-yoda ./cmd/berth-yoda
+
+demo-gpu: berth-yoda ## schedule jobs on a played fleet of GPUs, on a real API server, and keep serving; EXIT=1 ends by itself
+	go run ./test/benchkube build
+	cd plugins/yoda && go run ./cmd/demo-gpu --berth-yoda $(BIN)/berth-yoda --crd ../../deploy/kustomize/components/yoda/crd.yaml $(if $(EXIT),--exit)
+
 # With the race detector, which CI sets: RACE=1.
 RACE ?=
 

@@ -1,0 +1,48 @@
+package service
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/berth-scheduler/berth/app"
+	"github.com/berth-scheduler/berth/plugin"
+	"github.com/berth-scheduler/berth/plugins/yoda/keeper"
+)
+
+// AnnotationPrefix is that of the annotations that it chooses for pods.
+const AnnotationPrefix = "yoda.berth.dev"
+
+// Service returns the service.
+func Service() app.Service {
+	return app.Service{Name: Name, Annotations: []string{AnnotationPrefix}, Make: newService}
+}
+
+// newService makes the plugins, and what keeps them informed.
+func newService(e app.Environment) (*app.Made, error) {
+	cards, activator := keeper.New(), new(plugin.Activator)
+	synced := make(chan struct{})
+	if err := e.Metrics.Register(keeper.Collector(cards, synced)); err != nil {
+		return nil, fmt.Errorf("register the metrics of Yoda: %w", err)
+	}
+	run := func(ctx context.Context) error {
+		cfg, err := e.Kubeconfig()
+		if err != nil {
+			return err
+		}
+		kube, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			return fmt.Errorf("reach the API server: %w", err)
+		}
+		dyn, err := dynamic.NewForConfig(cfg)
+		if err != nil {
+			return fmt.Errorf("reach the API server: %w", err)
+		}
+		return keeper.NewWatch(keeper.Config{
+			Cards: cards, Kube: kube, Dynamic: dyn, Changed: activator.Changed, Wake: activator.Wake, Log: e.Log, Synced: synced,
+		}).Run(ctx)
+	}
+	return &app.Made{Plugins: Plugins(cards, synced, activator.Wake), Activator: activator, Run: run}, nil
+}
