@@ -119,11 +119,16 @@ func (s *Service) make(of Environment) (made *Made, err error) {
 	case made == nil:
 		return nil, fmt.Errorf("compiled-in service %q: it makes nothing", s.Name)
 	}
-	if err := plugin.Register(grpc.NewServer(), of.Log, made.Plugins...); err != nil { // what is wrong with them is said before anybody serves them
+	if err := plugin.Register(nobody{}, of.Log, made.Plugins...); err != nil { // what is wrong with them is said before anybody serves them
 		return nil, fmt.Errorf("compiled-in service %q: %w", s.Name, err)
 	}
 	return made, nil
 }
+
+// nobody is asked: plugins that are registered there are only checked.
+type nobody struct{}
+
+func (nobody) RegisterService(*grpc.ServiceDesc, any) {}
 
 // pointsOf returns where a plugin runs, in the words of a profile.
 func pointsOf(p *plugin.Plugin) (points []string) {

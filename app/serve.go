@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/berth-scheduler/berth/internal/command"
-	"github.com/berth-scheduler/berth/internal/pluginproto"
+	"github.com/berth-scheduler/berth/internal/pluginenv"
 	"github.com/berth-scheduler/berth/plugin"
 )
 
@@ -60,7 +60,7 @@ func serveCommand(all *services) *cobra.Command {
 			if f.listen != "" {
 				return f.serve(cmd.Context(), s)
 			}
-			if os.Getenv(pluginproto.SocketVariable) == "" {
+			if os.Getenv(pluginenv.Socket) == "" {
 				return errors.New("--listen: want where to serve, as host:port or unix:///path: this process is none that Berth runs")
 			}
 			ctx, end := f.supervised(cmd.Context(), cmd.InOrStdin())
@@ -89,10 +89,10 @@ func (all *services) names() (names []string) {
 
 // supervised takes what Berth says in the environment, which runs this process. The context ends with Berth, too: standard input ends then.
 func (f *serveFlags) supervised(ctx context.Context, stdin io.Reader) (_ context.Context, end func()) {
-	if socket := os.Getenv(pluginproto.MetricsSocketVariable); f.metrics == "" && socket != "" {
+	if socket := os.Getenv(pluginenv.MetricsSocket); f.metrics == "" && socket != "" {
 		f.metrics = "unix://" + socket
 	}
-	f.kubeconfig = cmp.Or(f.kubeconfig, os.Getenv(pluginproto.KubeconfigVariable))
+	f.kubeconfig = cmp.Or(f.kubeconfig, os.Getenv(pluginenv.Kubeconfig))
 	ctx, end = context.WithCancel(ctx)
 	go func() { // nothing ends a read of standard input: the process does
 		_, _ = io.Copy(io.Discard, stdin)

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/certs"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/placeserver"
+	"github.com/berth-scheduler/berth/internal/pluginenv"
 	"github.com/berth-scheduler/berth/internal/pluginproto"
 )
 
@@ -122,13 +123,13 @@ func Serve(ctx context.Context, cfg Config) error {
 
 // address returns where to serve.
 func (c *Config) address() (string, error) {
-	switch socket := os.Getenv(pluginproto.SocketVariable); {
+	switch socket := os.Getenv(pluginenv.Socket); {
 	case c.Listen != "":
 		return c.Listen, nil
 	case socket == "":
-		return "", fmt.Errorf("Listen: want host:port, or unix:///path: %s, by which Berth says where a process is to serve that it runs itself, is not set", pluginproto.SocketVariable)
+		return "", fmt.Errorf("the Listen of Config: want host:port, or unix:///path: %s, by which Berth says where a process is to serve that it runs itself, is not set", pluginenv.Socket)
 	case c.TLS != (TLSFiles{}):
-		return "", fmt.Errorf("TLS: Berth, which runs the process, asks on the socket that %s names without it: give none", pluginproto.SocketVariable)
+		return "", fmt.Errorf("the TLS of Config: Berth, which runs the process, asks on the socket that %s names without it: give none", pluginenv.Socket)
 	default:
 		return "unix://" + socket, nil
 	}

@@ -238,10 +238,10 @@ func TestAProcessThatBerthRunsServesWhereItSays(t *testing.T) {
 		cfg    Config
 		want   string // the address, or the beginning of the error
 	}{
-		{"", Config{}, "Listen: want host:port, or unix:///path"},
+		{"", Config{}, "the Listen of Config: want host:port, or unix:///path"},
 		{socket, Config{}, "unix://" + socket},
 		{socket, Config{Listen: "127.0.0.1:0", TLS: TLSFiles{Cert: "c"}}, "127.0.0.1:0"},
-		{socket, Config{TLS: TLSFiles{Cert: "c"}}, "TLS: Berth, which runs the process, asks on the socket"},
+		{socket, Config{TLS: TLSFiles{Cert: "c"}}, "the TLS of Config: Berth, which runs the process, asks on the socket"},
 	} {
 		t.Setenv("BERTH_PLUGIN_SOCKET", tt.socket)
 		address, err := tt.cfg.address()

@@ -129,7 +129,7 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 	if known := slices.Concat(f.cluster.PluginServices, compiled); len(known) > 0 {
 		f.options.Plugins = config.PluginsOf(known)
 	}
-	f.cluster.PluginServices = append(f.cluster.PluginServices, enabled...)
+	f.cluster.PluginServices, f.cluster.PluginEnvironment = append(f.cluster.PluginServices, enabled...), pluginEnvironment()
 	var wrong error // that only plugins know which are compiled in
 	if f.cluster.CompiledIn, wrong, err = f.compiledIn.finish(ctx, cfg, f.written, f.configFile, &f.cluster, &f.options); err == nil {
 		if f.completed, err = config.Complete(cfg, f.options); err == nil {

@@ -119,7 +119,7 @@ func (f *compiledInFlags) finish(ctx context.Context, cfg *configv1.KubeSchedule
 		return nil, nil, fmt.Errorf("find this program, to run its plugins: %w", err)
 	}
 	out = &roles.CompiledIn{
-		Names: f.in.Names, Program: program, Env: roles.PluginEnvironment(), Config: written, Memory: memory,
+		Names: f.in.Names, Program: program, Env: pluginEnvironment(), Config: written, Memory: memory,
 		Args:    []string{f.in.Host.Name(), "--kubeconfig", cluster.Kubeconfig, "--v", fmt.Sprint(f.verbosity), "--vmodule", f.modules},
 		Timeout: f.timeout, PreBindTimeout: f.preBindTimeout,
 	}
@@ -196,6 +196,11 @@ func (f *compiledInFlags) services(cfg *configv1.KubeSchedulerConfiguration, wri
 		}
 	}
 	return all, enabled, nil
+}
+
+// pluginEnvironment is the environment of a process with plugins: this one's, without what is Berth's own, tokens among it.
+func pluginEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(set string) bool { return strings.HasPrefix(set, "BERTH_") })
 }
 
 // mostDescribed bounds what is read of [Described], and mostWritten what is kept of what plugins write meanwhile, in bytes.

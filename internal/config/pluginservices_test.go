@@ -500,7 +500,7 @@ func TestTheExampleOfAFileOfPluginServicesIsOne(t *testing.T) {
 	if example == nil {
 		t.Fatal("there is none")
 	}
-	if services, err := config.DecodePluginServices(example[1]); err != nil || len(services) != 3 || !services[2].Discovered {
+	if services, err := config.DecodePluginServices(example[1]); err != nil || len(services) != 4 || !services[2].Discovered || services[3].Run == nil {
 		t.Errorf("%d services, %v", len(services), err)
 	}
 }

@@ -34,14 +34,6 @@ func MaxScore(by pluginv1.Normalization) int32 {
 	return 100
 }
 
-// The environment of a process with plugins that Berth runs itself says where it is to serve berth.plugin.v1, where it may serve what it measures, over HTTP, as text of Prometheus, and how Berth reaches the API server, if by a
-// kubeconfig: absolute paths of sockets, and of the file.
-const (
-	SocketVariable        = "BERTH_PLUGIN_SOCKET"
-	MetricsSocketVariable = "BERTH_PLUGIN_METRICS_SOCKET"
-	KubeconfigVariable    = "BERTH_PLUGIN_KUBECONFIG"
-)
-
 // Invalid says what is wrong with a field of a request. The stream ends with it.
 func Invalid(text, field string, at ...any) error {
 	return status.Errorf(codes.InvalidArgument, "%s: %s", fmt.Sprintf(field, at...), text)

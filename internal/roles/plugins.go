@@ -56,7 +56,7 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 		service := pluginhost.Service{Name: s.Name, Timeout: s.Timeout.Duration, PreBindTimeout: s.PreBindTimeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects, Annotations: s.Annotations}
 		switch {
 		case s.Run != nil:
-			service.Conn, err = e.runService(ctx, g, c, &s, cl.Kubeconfig)
+			service.Conn, err = e.runService(ctx, g, c, &s, &cl)
 		case found != nil:
 			service.Conn, service.Processes = found, found
 			err = found.Connect(c)

@@ -56,9 +56,12 @@ type Cluster struct {
 	PluginServices  []config.PluginService
 	PluginArguments config.Arguments
 	PluginSteps     map[string]config.Steps
-	CompiledIn      *CompiledIn     // plugins that the program itself has; nil: it has none
-	Election        *Election       // by which names are shared with other schedulers of a kube source; nil: none is
-	Config          json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
+	// PluginEnvironment is the environment of the processes of services that Berth runs, but for what it says there itself.
+	PluginEnvironment []string
+
+	CompiledIn *CompiledIn     // plugins that the program itself has; nil: it has none
+	Election   *Election       // by which names are shared with other schedulers of a kube source; nil: none is
+	Config     json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
 }
 
 // Election says which scheduler names other schedulers of the cluster may have too, and by which Lease all agree who places their pods.

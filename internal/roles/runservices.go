@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -18,17 +17,12 @@ import (
 	"github.com/berth-scheduler/berth/internal/child"
 	"github.com/berth-scheduler/berth/internal/config"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
-	"github.com/berth-scheduler/berth/internal/pluginproto"
+	"github.com/berth-scheduler/berth/internal/pluginenv"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
 // longestSocket is how long the path of a socket may be.
 const longestSocket = 100
-
-// PluginEnvironment is the environment of a process with plugins: this one's, without what is Berth's own, tokens among it.
-func PluginEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(set string) bool { return strings.HasPrefix(set, "BERTH_") })
-}
 
 // newSocketDir makes a directory for sockets, which is nobody else's. Whoever makes it removes it.
 func newSocketDir() (string, error) {
@@ -64,7 +58,7 @@ func (c *Cluster) idle(s *config.PluginService) bool {
 }
 
 // runService runs a service in a process of its own, in g until ctx ends, and returns the connection to it, which clients has. All profiles use the same process. One that panics, hangs or leaks harms only those who ask it.
-func (e *env) runService(ctx context.Context, g *errgroup.Group, clients *rpc.Clients, s *config.PluginService, kubeconfig string) (grpc.ClientConnInterface, error) {
+func (e *env) runService(ctx context.Context, g *errgroup.Group, clients *rpc.Clients, s *config.PluginService, cl *Cluster) (grpc.ClientConnInterface, error) {
 	if _, err := exec.LookPath(s.Run.Command[0]); err != nil {
 		return nil, fmt.Errorf("run.command: %w", err)
 	}
@@ -72,7 +66,7 @@ func (e *env) runService(ctx context.Context, g *errgroup.Group, clients *rpc.Cl
 	if err != nil {
 		return nil, err
 	}
-	process, conn, err := e.serviceProcess(clients, s, kubeconfig, dir)
+	process, conn, err := e.serviceProcess(clients, s, cl, dir)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -85,19 +79,19 @@ func (e *env) runService(ctx context.Context, g *errgroup.Group, clients *rpc.Cl
 }
 
 // serviceProcess is the process of a service, with its sockets in a directory.
-func (e *env) serviceProcess(clients *rpc.Clients, s *config.PluginService, kubeconfig, dir string) (child.Config, *grpc.ClientConn, error) {
+func (e *env) serviceProcess(clients *rpc.Clients, s *config.PluginService, cl *Cluster, dir string) (child.Config, *grpc.ClientConn, error) {
 	socket, metrics, err := socketsIn(dir, 0)
 	if err != nil {
 		return child.Config{}, nil, err
 	}
-	env := append(PluginEnvironment(), pluginproto.SocketVariable+"="+socket, pluginproto.MetricsSocketVariable+"="+metrics,
+	env := append(slices.Clip(cl.PluginEnvironment), pluginenv.Socket+"="+socket, pluginenv.MetricsSocket+"="+metrics,
 		fmt.Sprintf("GOMEMLIMIT=%d", s.Run.Memory-s.Run.Memory/10)) // not all memory is Go's
-	if kubeconfig != "" {
-		file, err := filepath.Abs(kubeconfig)
+	if cl.Kubeconfig != "" {
+		file, err := filepath.Abs(cl.Kubeconfig)
 		if err != nil {
 			return child.Config{}, nil, err
 		}
-		env = append(env, pluginproto.KubeconfigVariable+"="+file)
+		env = append(env, pluginenv.Kubeconfig+"="+file)
 	}
 	conn, err := clients.Conn("unix://" + socket)
 	if err != nil {

@@ -20,8 +20,7 @@ import (
 
 // A process is told where to serve and how to reach the API server, and nothing of Berth's own; what one before it has left is tidied up.
 func TestAServiceThatIsRunIsToldWhereToServeAndNothingOfBerths(t *testing.T) {
-	t.Setenv("BERTH_TOKEN", "secret")
-	t.Setenv("OTHERS", "theirs")
+	cl := &Cluster{Kubeconfig: "kube/config", PluginEnvironment: []string{"OTHERS=theirs"}}
 	t.Chdir(t.TempDir())
 	here, err := os.Getwd()
 	if err != nil {
@@ -31,7 +30,7 @@ func TestAServiceThatIsRunIsToldWhereToServeAndNothingOfBerths(t *testing.T) {
 	clients := rpc.NewClients(rpc.Config{Net: rpc.Outside(""), Outside: true})
 	defer clients.Close()
 	s := &config.PluginService{Name: "s", Run: &config.PluginRun{Command: []string{"/bin/p", "a", "b"}, Memory: 1000}}
-	p, _, err := e.serviceProcess(clients, s, "kube/config", dir)
+	p, _, err := e.serviceProcess(clients, s, cl, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,8 +43,8 @@ func TestAServiceThatIsRunIsToldWhereToServeAndNothingOfBerths(t *testing.T) {
 			t.Errorf("its environment has no %s: %q", want, p.Env)
 		}
 	}
-	if slices.ContainsFunc(p.Env, func(set string) bool { return strings.HasPrefix(set, "BERTH_TOKEN") }) {
-		t.Error("its environment has Berth's token")
+	if len(p.Env) != 5 {
+		t.Errorf("its environment has more than is wanted: %q", p.Env)
 	}
 	for range 2 {
 		if err := p.Prepare(); err != nil {
@@ -58,7 +57,7 @@ func TestAServiceThatIsRunIsToldWhereToServeAndNothingOfBerths(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if p, _, err = e.serviceProcess(clients, s, "", dir); err != nil || slices.ContainsFunc(p.Env, func(set string) bool { return strings.HasPrefix(set, "BERTH_PLUGIN_KUBECONFIG") }) {
+	if p, _, err = e.serviceProcess(clients, s, &Cluster{}, dir); err != nil || slices.ContainsFunc(p.Env, func(set string) bool { return strings.HasPrefix(set, "BERTH_PLUGIN_KUBECONFIG") }) {
 		t.Errorf("without a kubeconfig: %v, %q", err, p.Env)
 	}
 	if _, known, _ := e.pluginMetrics(t.Context(), "service/s"); !known {
@@ -110,7 +109,7 @@ func TestAServiceLivesThatAnswersWhateverThatIs(t *testing.T) {
 
 func TestAServiceWithoutAProgramIsNotRun(t *testing.T) {
 	e := env{Common: Common{Log: slog.New(slog.DiscardHandler)}}
-	_, err := e.runService(t.Context(), nil, nil, &config.PluginService{Name: "s", Run: &config.PluginRun{Command: []string{filepath.Join(t.TempDir(), "none")}}}, "")
+	_, err := e.runService(t.Context(), nil, nil, &config.PluginService{Name: "s", Run: &config.PluginRun{Command: []string{filepath.Join(t.TempDir(), "none")}}}, &Cluster{})
 	if err == nil || !strings.Contains(err.Error(), "run.command: ") || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a program that is not there: %v", err)
 	}
