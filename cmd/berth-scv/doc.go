@@ -1,20 +1,30 @@
 // Berth-scv tells what the GPUs of its node are. It runs on each node, as a DaemonSet, asks NVIDIA's driver (NVML) for the cards, and writes what it says into the custom
-// resource scvs.yoda.berth.dev that is named after the node, for Yoda to place pods by; no program of Berth reads it yet. It places nothing and gives no card to anybody.
+// resource scvs.yoda.berth.dev that is named after the node, for Yoda (plugins/yoda) to place pods by. It places nothing and gives no card to anybody.
 //
 // # What a node needs
 //
 // The library libnvidia-ml.so.1 of the driver, in the container, and the devices /dev/nvidiactl and /dev/nvidia0 … that it opens: NVIDIA's container runtime sees to both
 // for a container with NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility, unless it is configured to ignore that of containers that are not privileged
 // (accept-nvidia-visible-devices-envvar-when-unprivileged = false). It need not be root, and needs no rights on the machine besides. A node without
-// a library, a driver or a card is told with no cards, and looked at again with each interval. A library that the runtime puts in is there from the start of a
-// container or not at all: where the driver is installed later, the pod has to be made anew then.
+// a library, a driver or a card is told with no cards, and looked at again with each interval, so that a library that comes into a volume is found. One that the runtime
+// puts in is there from the start of a container or not at all. So where the driver is installed later, the container has to begin anew: it does, by /healthz, when the
+// kernel has had the driver for 10 minutes (/proc/driver/nvidia/version), which is time for what installs the runtime's part, and there is no library. Where the runtime
+// never puts one in, it begins anew each 10 minutes to 12, in vain: that is to be seen, since its GPUs are given to nobody.
 //
 // # When it writes
 //
 // At once when a card, or its health, is another one, or when the free memory of one has changed by --memory-step-mib or --memory-step-percent of its memory, whichever is
-// more, but never more than once a second. While one change comes after the other, the time between two writes doubles to 10 s; that a card has become unhealthy does not
-// wait for it. Else it writes after 81 % to 99 % of --heartbeat, so that many nodes do not write together and none writes late. If a write fails, it is
-// tried again, after 1 to 30 s, with what is known then, since it may have been applied or not.
+// more, but never more than once a second, or in 81 % of a shorter heartbeat. While one change comes after the other, the time between two writes doubles to 10 s; that a card has become unhealthy does not
+// wait for it. Else it writes after 81 % to 99 % of --heartbeat, so that many nodes do not write together and none writes late. A write is given up after --heartbeat, or
+// 10 s if that is more, and has what is known when its last request is sent. If it fails, it is tried again, after 1 to 30 s, since it may have been applied or not.
+//
+// Nothing is written before the driver has been asked for the first time, which can take it a while: what there is of the process before stays, for three heartbeats at most,
+// as long as it is believed.
+//
+// # Memory
+//
+// What the driver reserves of a card's memory for itself is not told as the card's, since no program can have it, if the library says how much that is
+// (nvmlDeviceGetMemoryInfo_v2, since 510). Before, it is in the total, and a pod that asks for all memory of a card fits nowhere.
 //
 // # When a card is unhealthy
 //
@@ -36,7 +46,8 @@
 // # When /healthz fails
 //
 // When another process would do better: the program does not run on; or it has asked the driver with success, and since then the driver is of another version than the
-// library, or readings have failed for 5 minutes. If it was so from the beginning, a restart mends nothing, and the resource tells of it.
+// library, or readings have failed for 5 minutes; or the driver is loaded and there has been no library for 10 minutes. Of the others, if it was so from the beginning, a
+// restart mends nothing, and the resource tells of it.
 //
 // # Flags
 //

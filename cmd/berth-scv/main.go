@@ -31,16 +31,16 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Getenv("NODE_NAME"), os.Stderr)
+	err := run(ctx, os.Args[1:], os.Getenv("NODE_NAME"), driver.New(nvml.New(), driver.Loaded), os.Stderr)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "berth-scv:", err)
 		os.Exit(1)
 	}
 }
 
-// run runs the program until ctx ends.
-func run(ctx context.Context, args []string, node string, stderr io.Writer) error {
-	cfg := collector.Config{Random: rand.Float64}
+// run runs the program until ctx ends, with a driver that nobody else uses.
+func run(ctx context.Context, args []string, node string, d collector.Driver, stderr io.Writer) error {
+	cfg := collector.Config{Random: rand.Float64, Driver: d}
 	flags := flag.NewFlagSet("berth-scv", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&node, "node", node, "the name of the Node that this runs on (environment: NODE_NAME)")
@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, node string, stderr io.Writer) erro
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	cfg.Log, cfg.Metrics = slog.New(slog.NewTextHandler(stderr, nil)), registry
-	cfg.Driver, cfg.Writer = driver.New(nvml.New()), resource.New(client, node, *timeout, cfg.Log)
+	cfg.Writer = resource.New(client, node, *timeout, cfg.Log)
 	c, err := collector.New(cfg)
 	if err != nil {
 		return err

@@ -187,7 +187,7 @@ func TestOnARealAPIServer(t *testing.T) {
 		write := func() *scv.Scv {
 			t.Helper()
 			cfg := collector.Config{
-				Driver: driver.New(m), Writer: resource.New(client, node, hung, slog.New(slog.DiscardHandler)), Interval: time.Second, Timeout: hung, Heartbeat: time.Hour,
+				Driver: driver.New(m, func() bool { return true }), Writer: resource.New(client, node, hung, slog.New(slog.DiscardHandler)), Interval: time.Second, Timeout: hung, Heartbeat: time.Hour,
 				Random: func() float64 { return 1 }, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 			}
 			before, err := c.get(t.Context())
@@ -365,8 +365,9 @@ func (c *cluster) refuses(t *testing.T) {
 	}
 }
 
-// runs has the program itself run, on what this machine has.
+// runs has the program itself run, on a DGX.
 func (c *cluster) runs(t *testing.T) {
+	dgx := driver.New(drivertest.DGX(), func() bool { return true })
 	before := try(c.get(t.Context()))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -381,7 +382,7 @@ func (c *cluster) runs(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		ended <- run(ctx, []string{"--kubeconfig=" + kubeconfig, "--listen=127.0.0.1:0", "--interval=100ms", "--driver-timeout=" + hung.String(), "--request-timeout=" + hung.String()}, node, writer)
+		ended <- run(ctx, []string{"--kubeconfig=" + kubeconfig, "--listen=127.0.0.1:0", "--interval=100ms", "--driver-timeout=" + hung.String(), "--request-timeout=" + hung.String()}, node, dgx, writer)
 		writer.Close()
 	}()
 	lines := bufio.NewScanner(log)
@@ -406,6 +407,9 @@ func (c *cluster) runs(t *testing.T) {
 		}
 		return err
 	})
+	if got := try(c.get(t.Context()))(t).Status; got.HealthyNumber != 8 {
+		t.Errorf("status %+v, want 8 healthy cards", got)
+	}
 	get := func(path string) string {
 		request := try(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil))(t)
 		response := try(http.DefaultClient.Do(request))(t)
@@ -437,7 +441,7 @@ func (c *cluster) runs(t *testing.T) {
 
 func TestFlagsAreThoseOfTheDocumentation(t *testing.T) {
 	var help bytes.Buffer
-	if err := run(t.Context(), []string{"--help"}, "", &help); !errors.Is(err, flag.ErrHelp) {
+	if err := run(t.Context(), []string{"--help"}, "", nil, &help); !errors.Is(err, flag.ErrHelp) {
 		t.Fatal(err)
 	}
 	names := func(pattern, text string) (all []string) {
@@ -462,8 +466,25 @@ func TestWhatCannotRunIsSaid(t *testing.T) {
 		"flag provided but not":    {"--no-such-flag"},
 		"unable to load in-cluste": {"--node=a"},
 	} {
-		if err := run(t.Context(), args, "", io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if err := run(t.Context(), args, "", nil, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", args, err, want)
 		}
+	}
+}
+
+func TestMetricsAreOnThePageOfMetrics(t *testing.T) {
+	page := string(try(os.ReadFile("../../docs/metrics.md"))(t))
+	found := 0
+	for _, m := range regexp.MustCompile(`(?m)^//\t(berth_scv_\w+)(?:\{([\w,]+)\})? `).FindAllStringSubmatch(string(try(os.ReadFile("doc.go"))(t)), -1) {
+		found++
+		labels := strings.Split(m[2], ",")
+		slices.Sort(labels)
+		row := regexp.MustCompile("(?m)^\\| `" + m[1] + "` \\| [^|]+ \\| " + strings.Join(labels, ", ") + " \\| collector \\|")
+		if !row.MatchString(page) {
+			t.Errorf("docs/metrics.md has no row of %s with the labels %q", m[1], labels)
+		}
+	}
+	if on := strings.Count(page, "| `berth_scv_"); found == 0 || on != found {
+		t.Errorf("there are %d metrics, and docs/metrics.md has %d", found, on)
 	}
 }

@@ -27,7 +27,7 @@ func (c *converter) say(format string, args ...any) {
 }
 
 // Convert returns a configuration of an older version, or a legacy policy, as KubeSchedulerConfiguration v1 in YAML. The
-// report says what has no equivalent in v1 and is left out or changed, and what of the result Berth would refuse.
+// report says what has no equivalent in v1 and is left out or changed, and what of the result a Berth with Yoda would refuse.
 // Versions are v1alpha1 to v1beta3 and v1, which comes back as it is. What neither version knows is an error.
 func Convert(data []byte) (out []byte, report []string, err error) {
 	if err := aliases.Few(data, maxValues); err != nil {
@@ -75,7 +75,7 @@ func Convert(data []byte) (out []byte, report []string, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("convert configuration: neither version has this: %w", err)
 	}
-	if _, err := Complete(cfg, Options{}); err != nil {
+	if _, err := Complete(cfg, withYoda()); err != nil {
 		c.say("Berth would refuse the result: %v", err)
 	}
 	return out, c.report, nil

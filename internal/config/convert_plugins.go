@@ -35,6 +35,8 @@ var gone = map[string]string{
 // profile converts the plugins and arguments of a profile, where it stands.
 func (c *converter) profile(path string, p object) {
 	if plugins, ok := p["plugins"].(object); ok {
+		c.yoda(path, p)
+		c.oneSorts(path, p)
 		if take(plugins, "unreserve") != nil {
 			c.say("%s.plugins.unreserve is left out; plugins of reserve do both", path)
 		}

@@ -231,6 +231,31 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}`), 0o600))
 	return r.metrics
 }
 
+// ofGPUs are what processes serve that are no roles. Their own modules hold them against what they register.
+const ofGPUs = `
+## Those of GPUs
+
+Yoda serves its metrics at ` + "`/metrics`" + ` of its own ` + "`--metrics-listen`" + `, beside each binder: all of them know of cards and nodes, and only that of the active binder gives cards. So take the maximum over processes of what is known, and the sum of what is done.
+
+| name | type | labels | process | meaning |
+| --- | --- | --- | --- | --- |
+| ` + "`berth_scv_cards`" + ` | gauge | health | collector | Cards of the node, by health. |
+| ` + "`berth_scv_reading_seconds`" + ` | histogram, 9 buckets from 0.001 to 65.536 |  | collector | How long readings took that have ended. |
+| ` + "`berth_scv_readings_total`" + ` | counter | result | collector | Readings of the cards, by result: ok, absent (there is no driver), failed, or late (after the driver's timeout, if at all). |
+| ` + "`berth_scv_seconds_since_write`" + ` | gauge |  | collector | Seconds since the resource was last written, or since the beginning. |
+| ` + "`berth_scv_writes_total`" + ` | counter | result | collector | Writes of the resource, by result: ok or failed. |
+| ` + "`berth_scv_xids_total`" + ` | counter | critical, xid | collector | Errors that the driver has told of, by their number (XID), and whether they make a card unhealthy. |
+| ` + "`yoda_awaited_pods`" + ` | gauge |  | Yoda | Pods of which it is not known which cards they have, so that their nodes give none. |
+| ` + "`yoda_cards`" + ` | gauge | model, state | Yoda | Cards, by model, and by state: free, shared (pods have parts of it), taken, unhealthy, stale (its collector is silent), disputed (pods have more of it than there is), or withheld (its node gives none). |
+| ` + "`yoda_conflicts`" + ` | gauge |  | Yoda | Cards of which pods have more than there is. |
+| ` + "`yoda_grants_total`" + ` | counter | result | Yoda | Pods that were to get cards, by result: given, again (what stands was told anew), refused, or failed. |
+| ` + "`yoda_nodes`" + ` | gauge | state | Yoda | Nodes, by state: good, stale (its collector is silent), no_collector, device_plugin or dra (somebody else gives its cards), or awaited (it is not known which cards a pod has there). |
+| ` + "`yoda_reservations`" + ` | gauge |  | Yoda | Placements that cards are reserved for. |
+| ` + "`yoda_synced`" + ` | gauge |  | Yoda | Whether it has read the cluster: 1 or 0. Until then it gives no cards. |
+| ` + "`yoda_unsettled`" + ` | gauge |  | Yoda | Reservations that have ended, and of whose pods it is not known yet whether they were bound. Their cards are kept. |
+| ` + "`yoda_wakes_total`" + ` | counter |  | Yoda | Times that pods which wait for cards were had tried again. |
+`
+
 // page renders docs/metrics.md.
 func page(metrics map[string]*described) string {
 	var b strings.Builder
@@ -265,7 +290,7 @@ sum over the processes. Each role serves what it knows.
 	table(kubePrefix)
 	b.WriteString("\n## Berth's own\n\nThose of a member carry a label `member` besides, since a process may run several.\n\n")
 	table("")
-	b.WriteString("\nBesides, every process serves `go_*`, `process_*`, and `grpc_server_*` and `grpc_client_*` of its RPCs.\n\n## Those of kube-scheduler that Berth does not have\n\n| name | why |\n| --- | --- |\n")
+	b.WriteString("\nBesides, every process serves `go_*`, `process_*`, and `grpc_server_*` and `grpc_client_*` of its RPCs.\n" + ofGPUs + "\n## Those of kube-scheduler that Berth does not have\n\n| name | why |\n| --- | --- |\n")
 	for _, n := range notOurs {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", strings.Join(strings.Fields(n.names), "`, `"), n.why)
 	}

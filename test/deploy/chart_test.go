@@ -85,6 +85,8 @@ func TestTheChartSaysWhatTheKustomizationsSay(t *testing.T) {
 		overlay("second-scheduler"):  nil,
 		overlay("default-scheduler"): {"schedulerName": "default-scheduler", "ownSchedulerName": "kube-scheduler"},
 		monitored:                    {"podMonitor": map[string]any{"enabled": true}},
+		withYoda:                     {"podMonitor": map[string]any{"enabled": true}, "yoda": map[string]any{"enabled": true}},
+		defaultWithYoda:              {"schedulerName": "default-scheduler", "ownSchedulerName": "kube-scheduler", "yoda": map[string]any{"enabled": true}},
 	} {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			rendered, err := helm(values)
@@ -127,7 +129,7 @@ func TestTheChartLeavesOutWhatIsSwitchedOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, o := range objects {
-		if strings.Contains(o.GetName(), "etcd") || strings.Contains(o.GetAPIVersion(), "cert-manager") || o.GetKind() == "NetworkPolicy" {
+		if strings.Contains(o.GetName(), "etcd") || strings.Contains(o.GetAPIVersion(), "cert-manager") || o.GetKind() == "NetworkPolicy" || strings.Contains(fmt.Sprint(o.Object), "yoda") {
 			t.Errorf("%s %s is there", o.GetKind(), o.GetName())
 		}
 	}
@@ -208,6 +210,24 @@ func TestTheChartGivesTheGatewayMoreArguments(t *testing.T) {
 	}
 }
 
+func TestTheChartSaysWhereCollectorsRun(t *testing.T) {
+	objects, err := helm(map[string]any{"yoda": map[string]any{"enabled": true, "collector": map[string]any{
+		"runtimeClassName": "nvidia", "nodeSelector": map[string]any{"nvidia.com/gpu.present": "true"}, "tolerations": []any{},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, _, err := unstructured.NestedMap(of(objects, "DaemonSet")["scv"].Object, "spec", "template", "spec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]any{"runtimeClassName": spec["runtimeClassName"], "nodeSelector": spec["nodeSelector"], "tolerations": spec["tolerations"]}
+	want := map[string]any{"runtimeClassName": "nvidia", "nodeSelector": map[string]any{"nvidia.com/gpu.present": "true"}, "tolerations": nil}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("where collectors run (-want +got):\n%s", diff)
+	}
+}
+
 func TestTheChartRefusesValuesThatMakeNoSense(t *testing.T) {
 	for want, values := range map[string]map[string]any{
 		"replicas":      {"binder": map[string]any{"replicas": 0}},
@@ -221,6 +241,7 @@ func TestTheChartRefusesValuesThatMakeNoSense(t *testing.T) {
 		"endpoints":   {"etcd": map[string]any{"enabled": false}},
 		"^https://":   {"etcd": map[string]any{"enabled": false, "endpoints": []any{"https://a:2379", "http://b:2379"}}},
 		"quotaBytes":  {"etcd": map[string]any{"quotaBytes": 0}},
+		"tolerations": {"yoda": map[string]any{"collector": map[string]any{"tolerations": []any{"nvidia.com/gpu"}}}},
 		"labels":      {"podMonitor": map[string]any{"labels": map[string]any{"release": 1}}},
 		"extraArgs":   {"gateway": map[string]any{"extraArgs": []any{7}}},
 		"extraArgs/0": {"gateway": map[string]any{"extraArgs": []any{"allowed-hosts=a"}}}, // no flag

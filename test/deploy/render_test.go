@@ -17,6 +17,12 @@ var overlays = []string{"second-scheduler", "default-scheduler"}
 // monitored is an overlay with the component that has Prometheus scrape it.
 const monitored = "testdata/monitored"
 
+// These are the overlays with Yoda, the first one with what has Prometheus scrape it, too.
+const (
+	withYoda        = "testdata/yoda"
+	defaultWithYoda = "testdata/yoda-default"
+)
+
 // kustomize renders an overlay.
 func kustomize(t *testing.T, overlay string) []*unstructured.Unstructured {
 	t.Helper()

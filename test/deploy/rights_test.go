@@ -186,7 +186,9 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 	for _, overlay := range overlays {
 		objects := kustomize(t, overlay)
 		c.apply(t, objects...)
-		c.makesPods(t, objects)
+		if got := c.makesPods(t, objects); got != 7 {
+			t.Errorf("%s: there are %d workloads, want etcd with its job, and five roles", overlay, got)
+		}
 		// It would have gone away by now: what a Job runs cannot be changed.
 		if err := c.Client().BatchV1().Jobs(namespace).Delete(within(t), "etcd-init", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil {
 			t.Fatal(err)
@@ -392,10 +394,9 @@ func lacks(want, have []right) error {
 	return fmt.Errorf("%q", missing)
 }
 
-// makesPods creates a pod of each workload's template, as its controller would, in a dry run.
-func (c *cluster) makesPods(t *testing.T, objects []*unstructured.Unstructured) {
+// makesPods creates a pod of each workload's template, as its controller would, in a dry run. It returns how many workloads there are.
+func (c *cluster) makesPods(t *testing.T, objects []*unstructured.Unstructured) (workloads int) {
 	t.Helper()
-	workloads := 0
 	for _, o := range objects {
 		template, found, err := unstructured.NestedMap(o.Object, "spec", "template")
 		if err != nil || !found {
@@ -420,9 +421,7 @@ func (c *cluster) makesPods(t *testing.T, objects []*unstructured.Unstructured) 
 			t.Errorf("a pod of %s is refused: %v", o.GetName(), err)
 		}
 	}
-	if workloads != 7 {
-		t.Errorf("there are %d workloads, want etcd with its job, and five roles", workloads)
-	}
+	return workloads
 }
 
 // berth is every role as a process, with the command line of its Deployment.
@@ -443,11 +442,7 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 		binary: filepath.Join(dir, "berth"), dir: dir, roles: map[string]*kubetest.Process{},
 		ready: map[string][]string{}, live: map[string]string{}, metrics: map[string]string{},
 	}
-	build := exec.Command("go", "build", "-C", "../..", "-o", b.binary, "./cmd/berth")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build berth: %v\n%s", err, out)
-	}
+	buildBerth(t, b.binary)
 	deployments := of(objects, "Deployment")
 	names := slices.Sorted(maps.Keys(deployments))
 	b.makeCertificates(t, objects)
@@ -511,6 +506,16 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 		})
 	}
 	return b
+}
+
+// buildBerth builds berth as a file.
+func buildBerth(t *testing.T, file string) {
+	t.Helper()
+	build := exec.Command("go", "build", "-C", "../..", "-o", file, "./cmd/berth")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build berth: %v\n%s", err, out)
+	}
 }
 
 // makeCertificates makes what cert-manager would: a key pair for each Certificate, with the names that it says. Those that people and

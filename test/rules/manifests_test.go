@@ -242,6 +242,10 @@ func TestOnlyBindersGatewaysAndCollectorsMayUseTheAPIServerAndNoMoreThanTheyNeed
 		// who calls, and what they may
 		{"berth-gateway", "authentication.k8s.io", "tokenreviews", "create"},
 		{"berth-gateway", "authorization.k8s.io", "subjectaccessreviews", "create"},
+		// Yoda, in the binder's pod and so with its account: who has cards, and which there are
+		{"berth-binder-yoda", "", "pods nodes", "get list watch"},
+		{"berth-binder-yoda", "yoda.berth.dev", "scvs", "get list watch"},
+		{"berth-binder-yoda", "resource.k8s.io", "resourceslices", "get list watch"},
 		// what the cards of a node are, which goes with the node
 		{"berth-scv", "yoda.berth.dev", "scvs", "get create update"},
 		{"berth-scv", "yoda.berth.dev", "scvs/status", "update"},
@@ -274,8 +278,9 @@ func TestOnlyBindersGatewaysAndCollectorsMayUseTheAPIServerAndNoMoreThanTheyNeed
 				}
 			}
 		case *rbacv1.ClusterRoleBinding:
-			if len(o.Subjects) != 1 || o.Subjects[0].Name != o.RoleRef.Name || o.Subjects[0].Namespace != "berth" {
-				t.Errorf("%s binds %v, want the service account %s", o.Name, o.Subjects, o.RoleRef.Name)
+			account := strings.TrimSuffix(o.RoleRef.Name, "-yoda")
+			if len(o.Subjects) != 1 || o.Subjects[0].Name != account || o.Subjects[0].Namespace != "berth" {
+				t.Errorf("%s binds %v, want the service account %s", o.Name, o.Subjects, account)
 			}
 		}
 	}

@@ -57,7 +57,7 @@ type Card struct {
 	// Health, and why it is unhealthy, in words: "" if it is healthy.
 	Health Health `json:"health"`
 	Reason string `json:"reason,omitempty"`
-	// TotalMemoryMiB and FreeMemoryMiB are of the card's memory, in MiB.
+	// TotalMemoryMiB and FreeMemoryMiB are of the card's memory, in MiB. What the driver reserves for itself is in neither, if it tells that.
 	TotalMemoryMiB int64 `json:"totalMemoryMiB"`
 	FreeMemoryMiB  int64 `json:"freeMemoryMiB"`
 	// ClockMHz is the highest clock of its memory, CoreMHz the highest of its processors.

@@ -43,6 +43,8 @@ type Reading struct {
 	Absent string
 	// Mismatch: the library that this process has is of another version than the driver. Only another process can find the right one.
 	Mismatch bool
+	// Unseen: the driver is loaded, and this process has no library of it. One in a new container may be given one.
+	Unseen bool
 	// Driver is its version, "" if it is not known.
 	Driver string
 	// Load is another number whenever the driver has been loaded anew.

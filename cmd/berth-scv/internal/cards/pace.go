@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// writeEvery is the least time between the beginnings of two writes.
+	// writeEvery is the least time between the beginnings of two writes, if a heartbeat does not come sooner.
 	writeEvery = time.Second
 	// gapMost is the most time that a change waits since the write before.
 	gapMost = 10 * time.Second
@@ -15,7 +15,7 @@ const (
 	backoffMost = 30 * time.Second
 )
 
-// Pace decides when a status is written: at once if it is another one beyond a step, and else with the next heartbeat; never twice in a second, and ever more seldom
+// Pace decides when a status is written: at once if it is another one beyond a step, and else with the next heartbeat; never twice in a second, or in 81 % of a shorter heartbeat, and ever more seldom
 // while writes fail. While one change comes after the other they wait for ever longer after the write before, but for cards that become unhealthy.
 type Pace struct {
 	// StepMiB and StepPercent say by how much the free memory of a card changes before that is written: by StepMiB, or StepPercent of the card's memory, whichever is more.
@@ -53,7 +53,7 @@ func (p *Pace) Begin(now time.Time) {
 	} else {
 		p.gap = min(2*p.gap, gapMost)
 	}
-	p.begun, p.notBefore = now, now.Add(writeEvery)
+	p.begun, p.notBefore = now, now.Add(min(writeEvery, p.after(0)))
 }
 
 // Wrote says that a status has been written, whose heartbeat is when its write began. Random is 0 to 1.
@@ -61,7 +61,12 @@ func (p *Pace) Begin(now time.Time) {
 // Heartbeats come after 81 % to 99 % of their time, so that nodes that have begun together do not write together, and none comes late.
 func (p *Pace) Wrote(s *scv.Status, random float64) {
 	p.written, p.failures = s, 0
-	p.beat = s.Heartbeat.Add(time.Duration(0.9 * (0.9 + 0.2*random) * float64(p.Heartbeat)))
+	p.beat = s.Heartbeat.Add(p.after(random))
+}
+
+// after returns after how long a heartbeat comes.
+func (p *Pace) after(random float64) time.Duration {
+	return time.Duration(0.9 * (0.9 + 0.2*random) * float64(p.Heartbeat))
 }
 
 // Failed says that a write has failed, or is not known to have succeeded. The next one is not compared with what was written before. Random is 0 to 1.

@@ -1,7 +1,7 @@
 // Package collector asks the driver of a node again and again, and has written what it says.
 //
 // All state is of one goroutine, which never waits for the driver or for the API server: a reading and a write are goroutines of their own, of which there is at most one
-// each. What is written is always what is known then: nothing is queued.
+// each. What is written is always what is known when it is sent: nothing is queued.
 package collector
 
 import (
@@ -29,7 +29,8 @@ type Driver interface {
 
 // Writer writes the resource. It is not called before it has returned.
 type Writer interface {
-	Write(context.Context, *scv.Status) error
+	// Write asks for the newest status whenever it is about to send one, from whichever goroutine, and returns the one that it has written.
+	Write(ctx context.Context, newest func() *scv.Status) (*scv.Status, error)
 }
 
 // Config is everything a Collector needs.
@@ -55,8 +56,12 @@ const (
 	stuck = time.Minute
 	// failing is for how long readings may fail.
 	failing = 5 * time.Minute
+	// unseenFor is for how long there may be a driver without a library. Where a driver is installed, what puts the library into containers may come some minutes later.
+	unseenFor = 10 * time.Minute
 	// noteEvery is how often there is a line, at most, of what could not be read.
 	noteEvery = time.Minute
+	// writeLeast is how long a write may take, if a heartbeat takes less time: an API server that is slow for a moment is not to be asked again and again for what it never gets done.
+	writeLeast = 10 * time.Second
 )
 
 // Collector is of one node.
@@ -68,12 +73,16 @@ type Collector struct {
 	known    cards.Known
 	pace     cards.Pace
 	read     bool      // the driver has said something
+	looked   bool      // a reading has ended
 	had      bool      // cards were asked for, and the driver answered
 	failed   time.Time // when the first reading failed since one that did not; 0: the last one did not
+	unseen   time.Time // when there was a driver without a library first; 0: that is not so
 	answered time.Time // when it did last, or the beginning
 	reading  time.Time // when the reading that goes on has begun; 0: none goes on
 	late     bool      // that reading has been counted as late
 	told     logged
+
+	newest atomic.Pointer[scv.Status] // what there is to tell; nil: nothing yet
 
 	turned  atomic.Int64           // when the loop last had a turn, in ns since the beginning; 0: never yet
 	written atomic.Int64           // when the resource was last written, or 0
@@ -121,7 +130,7 @@ func (c *Collector) since(stored *atomic.Int64) time.Duration {
 func (c *Collector) at(t time.Time) int64 { return max(1, int64(t.Sub(c.began))) }
 
 // Healthy returns nil unless another process would do better: it does not run, or has read cards, and then has a library that does not fit the driver any more, or has
-// readings fail for long. A process that has read none would be followed by another one like it. A driver that hangs is none of these: what is stuck in it could not even
+// readings fail for long. A process that has read none would be followed by another one like it, unless the driver is loaded and it has no library at all: a container has what there was when it began. A driver that hangs is none of these: what is stuck in it could not even
 // be killed.
 func (c *Collector) Healthy() error {
 	if since := c.since(&c.turned); c.turned.Load() != 0 && since > stuck {
@@ -174,14 +183,15 @@ func (c *Collector) Run(ctx context.Context) {
 			status.Heartbeat, status.HeartbeatSeconds = metav1.NewMicroTime(now), int32(c.cfg.Heartbeat/time.Second)
 			c.metrics.told(&status)
 			c.logChanges(&status, silence)
+			c.newest.Store(&status)
 			switch at := c.pace.At(&status); {
-			case writing:
+			case writing || c.waits(silence):
 			case at.After(now):
 				wake = earlier(wake, at)
 			default:
 				c.pace.Begin(now)
 				writing = true
-				go func() { writes <- written{&status, c.cfg.Writer.Write(ctx, &status)} }()
+				go func() { writes <- c.write(ctx) }()
 			}
 		}
 
@@ -216,6 +226,19 @@ func (c *Collector) Run(ctx context.Context) {
 		}
 	}
 	c.cfg.Driver.Close()
+}
+
+// waits reports whether nothing is written yet: what was written by the process before stays until the driver has been asked, or is not believed by anybody any more.
+func (c *Collector) waits(silence time.Duration) bool {
+	return !c.looked && silence < 3*c.cfg.Heartbeat
+}
+
+// write writes what there is to tell, in the time until the next heartbeat.
+func (c *Collector) write(ctx context.Context) written {
+	ctx, cancel := context.WithTimeout(ctx, max(c.cfg.Heartbeat, writeLeast))
+	defer cancel()
+	status, err := c.cfg.Writer.Write(ctx, c.newest.Load)
+	return written{status, err}
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -258,7 +281,7 @@ func (c *Collector) fold(now time.Time, r reading) {
 		result = "absent"
 	}
 	took := now.Sub(c.reading)
-	c.reading = time.Time{}
+	c.reading, c.looked = time.Time{}, true
 	if c.late {
 		c.metrics.seconds.Observe(took.Seconds()) // it is counted
 	} else {
@@ -283,6 +306,15 @@ func (c *Collector) fold(now time.Time, r reading) {
 	c.useless.Store(nil)
 	if c.had = c.had || r.Absent == ""; c.had && r.Mismatch {
 		why := cards.ReasonMismatch + ", and this process cannot load another one"
+		c.useless.Store(&why)
+	}
+	switch {
+	case !r.Unseen:
+		c.unseen = time.Time{}
+	case c.unseen.IsZero():
+		c.unseen = now
+	case now.Sub(c.unseen) >= unseenFor:
+		why := fmt.Sprintf("the driver has been loaded for more than %v, and its library is not there: a new container may have it", unseenFor)
 		c.useless.Store(&why)
 	}
 	for _, x := range r.XIDs {

@@ -31,6 +31,7 @@ type rig struct {
 	*Collector
 	dgx      *drivertest.Machine
 	registry *prometheus.Registry
+	loaded   bool // the kernel has the driver, as far as that can be seen without its library
 	began    time.Time
 	ending   time.Duration // how long its end took
 	after    func()        // what comes after it, if not nil
@@ -44,7 +45,7 @@ type rig struct {
 	hold   chan struct{}   // if not nil: a write waits for it
 }
 
-func (r *rig) Write(ctx context.Context, s *scv.Status) error {
+func (r *rig) Write(ctx context.Context, newest func() *scv.Status) (*scv.Status, error) {
 	r.mu.Lock()
 	r.at = append(r.at, time.Since(r.began))
 	fail, hold := r.fail, r.hold
@@ -53,16 +54,17 @@ func (r *rig) Write(ctx context.Context, s *scv.Status) error {
 		select {
 		case <-hold:
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 	if fail != nil {
-		return fail
+		return nil, fail
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	s := newest()
 	r.writes = append(r.writes, *s)
-	return nil
+	return s, nil
 }
 
 // ordered is a driver whose readings see what has been changed before.
@@ -144,12 +146,17 @@ func run(t *testing.T, m *drivertest.Machine, f func(r *rig)) *rig {
 
 func runEach(t *testing.T, m *drivertest.Machine, interval time.Duration, f func(r *rig)) *rig {
 	t.Helper()
+	return runWith(t, m, interval, time.Minute, f)
+}
+
+func runWith(t *testing.T, m *drivertest.Machine, interval, heartbeat time.Duration, f func(r *rig)) *rig {
+	t.Helper()
 	var r *rig
 	bubble.Test(t, func(t *testing.T) {
 		numbers := rand.New(rand.NewPCG(1, 2)).Float64
 		r = &rig{dgx: m, registry: prometheus.NewRegistry(), began: time.Now()}
 		c, err := New(Config{
-			Driver: &ordered{Driver: driver.New(m), rig: r}, Writer: r, Interval: interval, Timeout: 10 * time.Second, Heartbeat: time.Minute, StepMiB: 256, StepPercent: 2,
+			Driver: &ordered{Driver: driver.New(m, func() bool { return r.loaded }), rig: r}, Writer: r, Interval: interval, Timeout: 10 * time.Second, Heartbeat: heartbeat, StepMiB: 256, StepPercent: 2,
 			Random: func() float64 {
 				r.mu.Lock()
 				chance := r.chance
@@ -412,9 +419,13 @@ func TestADriverThatHangsFromTheBeginningIsToldWithNoCards(t *testing.T) {
 		return nvml.SUCCESS
 	}
 	run(t, m, func(r *rig) {
-		pass(9 * time.Second)
+		// What the process before has written stays as long as it is believed.
+		pass(3*time.Minute - time.Second)
 		if len(r.tried()) != 0 {
 			t.Error("something was written before anything is known")
+		}
+		if !strings.Contains(r.log(), "the driver does not answer") {
+			t.Errorf("nobody is told:\n%s", r.log())
 		}
 		pass(time.Second)
 		if s, n := r.last(t); n != 1 || s.Cards == nil || s.CardNumber != 0 {
@@ -424,6 +435,40 @@ func TestADriverThatHangsFromTheBeginningIsToldWithNoCards(t *testing.T) {
 		pass(2 * time.Second)
 		if s, _ := r.last(t); s.HealthyNumber != 8 {
 			t.Errorf("%d healthy cards when it answers, want 8", s.HealthyNumber)
+		}
+	})
+}
+
+func TestADriverThatIsSlowInTheBeginningTakesNoCardsAway(t *testing.T) {
+	m := drivertest.DGX()
+	m.InitFunc = func() nvml.Return {
+		<-time.NewTimer(time.Minute).C
+		return nvml.SUCCESS
+	}
+	run(t, m, func(r *rig) {
+		pass(2 * time.Minute)
+		for i, s := range r.written() {
+			if s.HealthyNumber != 8 {
+				t.Errorf("write %d has %d healthy cards, want 8", i, s.HealthyNumber)
+			}
+		}
+		if at := r.tried(); len(at) == 0 || at[0] != time.Minute {
+			t.Errorf("writes at %v, want the first one when the cards are read", at)
+		}
+	})
+}
+
+func TestADriverThatFailsFromTheBeginningIsToldWithNoCards(t *testing.T) {
+	m := drivertest.DGX()
+	m.InitFunc = func() nvml.Return { return nvml.ERROR_UNKNOWN }
+	run(t, m, func(r *rig) {
+		pass(9 * time.Second)
+		if len(r.tried()) != 0 {
+			t.Error("something was written before the driver's timeout")
+		}
+		pass(time.Second)
+		if s, n := r.last(t); n != 1 || s.CardNumber != 0 {
+			t.Errorf("%d writes, of %+v: want one of no cards", n, s)
 		}
 	})
 }
@@ -590,6 +635,99 @@ func TestAWriteThatHangsHoldsUpNoReadingAndNoOtherIsBegun(t *testing.T) {
 		pass(time.Second)
 		if s, _ := r.last(t); s.Cards[0].FreeMemoryMiB != 0 {
 			t.Errorf("the last write has %d MiB", s.Cards[0].FreeMemoryMiB)
+		}
+	})
+}
+
+func TestAWriteThatWasHeldUpTellsWhatIsKnownThen(t *testing.T) {
+	run(t, drivertest.DGX(), func(r *rig) {
+		hold := make(chan struct{})
+		r.mu.Lock()
+		r.hold = hold
+		r.mu.Unlock()
+		r.change(func(m *drivertest.Machine) { m.Cards[0].MemoryInfo.Free = 0 })
+		pass(30 * time.Second)
+		r.change(func(m *drivertest.Machine) { m.Cards[0].MemoryInfo.Free = 20000 << 20 })
+		pass(2 * time.Second)
+		close(hold)
+		pass(time.Second)
+		all := r.written()
+		if len(all) != 2 || all[1].Cards[0].FreeMemoryMiB != 20000 || all[1].Heartbeat.Sub(r.began) != 32*time.Second {
+			t.Errorf("%d writes, the last of %d MiB after %v: want a second one, of 20000 after 32s", len(all), all[len(all)-1].Cards[0].FreeMemoryMiB, all[len(all)-1].Heartbeat.Sub(r.began))
+		}
+		// And is compared with what comes then.
+		pass(10 * time.Second)
+		if n := len(r.written()); n != 2 {
+			t.Errorf("%d writes though nothing has changed, want 2", n)
+		}
+	})
+}
+
+func TestAWriteHasTheTimeOfAHeartbeat(t *testing.T) {
+	for _, x := range []struct{ heartbeat, want time.Duration }{{time.Minute, time.Minute}, {time.Second, 10 * time.Second}} {
+		runWith(t, drivertest.DGX(), time.Second, x.heartbeat, func(r *rig) {
+			r.mu.Lock()
+			r.hold = make(chan struct{})
+			r.mu.Unlock()
+			r.change(func(m *drivertest.Machine) { m.Cards[0].MemoryInfo.Free = 0 })
+			pass(time.Second)
+			began := r.tried()
+			last := began[len(began)-1]
+			pass(last + x.want - time.Since(r.began) - time.Millisecond)
+			if got := r.metric(t, `berth_scv_writes_total{result="failed"}`); got != 0 {
+				t.Errorf("heartbeats each %v: a write has failed before %v", x.heartbeat, x.want)
+			}
+			pass(time.Millisecond)
+			if got := r.metric(t, `berth_scv_writes_total{result="failed"}`); got != 1 {
+				t.Errorf("heartbeats each %v: %v writes have failed after %v, want one", x.heartbeat, got, x.want)
+			}
+		})
+	}
+}
+
+func TestHeartbeatsOfASecondAreNotLate(t *testing.T) {
+	runWith(t, drivertest.DGX(), time.Second, time.Second, func(r *rig) {
+		pass(time.Minute)
+		all := r.written()
+		for i := range all[1:] {
+			if gap := all[i+1].Heartbeat.Sub(all[i].Heartbeat.Time); gap >= time.Second || gap < 810*time.Millisecond {
+				t.Errorf("a heartbeat %v after another, want 810ms to 1s", gap)
+			}
+		}
+		if len(all) < 60 {
+			t.Errorf("%d writes in a minute, want 60 at least", len(all))
+		}
+	})
+}
+
+func TestADriverWithoutALibraryNeedsAnotherContainer(t *testing.T) {
+	m := drivertest.DGX()
+	begin := m.InitFunc
+	m.InitFunc = func() nvml.Return { return nvml.ERROR_LIBRARY_NOT_FOUND }
+	run(t, m, func(r *rig) {
+		loaded := func(is bool) { r.change(func(*drivertest.Machine) { r.loaded = is }) }
+		pass(time.Hour)
+		if err := r.Healthy(); err != nil {
+			t.Errorf("without a driver: %v", err)
+		}
+		for range 2 {
+			loaded(true)
+			pass(10 * time.Minute)
+			if err := r.Healthy(); err != nil {
+				t.Errorf("a driver that has just been loaded: %v", err)
+			}
+			loaded(false)
+			pass(time.Minute)
+		}
+		loaded(true)
+		pass(10*time.Minute + time.Second)
+		if err := r.Healthy(); err == nil || !strings.Contains(err.Error(), "its library is not there: a new container may have it") {
+			t.Errorf("error %v, want one that says why", err)
+		}
+		r.change(func(m *drivertest.Machine) { m.InitFunc = begin })
+		pass(time.Second)
+		if s, _ := r.last(t); r.Healthy() != nil || s.HealthyNumber != 8 {
+			t.Errorf("when the library has come: %v, %d healthy cards", r.Healthy(), s.HealthyNumber)
 		}
 	})
 }

@@ -6,6 +6,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -28,9 +29,10 @@ const (
 // Driver asks the driver. Its methods may not be called concurrently.
 type Driver struct {
 	nvml    nvml.Interface
-	open    *session // nil: none
-	version string   // the last that was told
-	away    bool     // the driver was not loaded since the session before
+	loaded  func() bool // whether the kernel has the driver, as far as that can be seen without its library
+	open    *session    // nil: none
+	version string      // the last that was told
+	away    bool        // the driver was not loaded since the session before
 	load    int
 	most    int         // cards that there have been
 	held    []cards.XID // errors that no reading has told of yet
@@ -41,6 +43,7 @@ type Driver struct {
 type session struct {
 	version    string                 // "": not told yet
 	migs, rows bool                   // there is a function for it: a missing one would end the process
+	reserved   bool                   // there is one that tells what of the memory the driver reserves
 	events     nvml.EventSet          // nil: none yet
 	noEvents   bool                   // there are none to be had
 	watched    map[string]nvml.Device // cards with events, by ID
@@ -48,8 +51,14 @@ type session struct {
 	lostSince  time.Time              // 0: no card is lost
 }
 
-// New returns a Driver that asks through an NVML that nobody else uses.
-func New(n nvml.Interface) *Driver { return &Driver{nvml: n} }
+// New returns a Driver that asks through an NVML that nobody else uses. Loaded says whether the kernel has the driver, as [Loaded] does.
+func New(n nvml.Interface, loaded func() bool) *Driver { return &Driver{nvml: n, loaded: loaded} }
+
+// Loaded reports whether the kernel of this machine has the driver. It can be seen in every container, whatever that has of the driver.
+func Loaded() bool {
+	_, err := os.Stat("/proc/driver/nvidia/version")
+	return err == nil
+}
 
 // Read asks for everything. It may never return, if the driver hangs. A machine without a driver is no error. A panic of the library is one, which names it.
 func (d *Driver) Read() (r cards.Reading, err error) {
@@ -136,7 +145,7 @@ func (d *Driver) Close() {
 func (d *Driver) without(what string, ret nvml.Return) (cards.Reading, error) {
 	switch ret {
 	case nvml.ERROR_LIBRARY_NOT_FOUND: // or it could not be opened, for whatever reason
-		return cards.Reading{Absent: cards.ReasonNoLibrary}, nil
+		return cards.Reading{Absent: cards.ReasonNoLibrary, Unseen: d.loaded()}, nil
 	case nvml.ERROR_DRIVER_NOT_LOADED:
 		d.away = true
 		return cards.Reading{Absent: cards.ReasonNotLoaded}, nil
@@ -162,8 +171,9 @@ func (d *Driver) begin() error {
 	s := &session{watched: make(map[string]nvml.Device), lost: make(map[string]bool)}
 	s.migs = all.LookupSymbol("nvmlDeviceGetMigMode") == nil
 	s.rows = all.LookupSymbol("nvmlDeviceGetRemappedRows") == nil
+	s.reserved = all.LookupSymbol("nvmlDeviceGetMemoryInfo_v2") == nil
 	if d.away {
-		d.loaded()
+		d.reloaded()
 		d.version = "" // whatever it is now, it is counted
 	}
 	d.away, d.open = false, s
@@ -181,13 +191,13 @@ func (d *Driver) tellVersion() {
 		return
 	}
 	if d.version != "" && version != d.version {
-		d.loaded()
+		d.reloaded()
 	}
 	d.version, d.open.version = version, version
 }
 
-// loaded says that the driver was loaded anew.
-func (d *Driver) loaded() {
+// reloaded says that the driver was loaded anew.
+func (d *Driver) reloaded() {
 	d.load++
 	d.held, d.missed = nil, false
 }
@@ -234,8 +244,8 @@ func (d *Driver) card(device nvml.Device, id string, index int) cards.Card {
 	if name, ret := device.GetName(); a.ok("name", ret) {
 		c.Model = name
 	}
-	if memory, ret := device.GetMemoryInfo(); a.ok("memory", ret) {
-		c.TotalMemoryMiB, c.FreeMemoryMiB = int64(memory.Total>>20), int64(min(memory.Free, memory.Total)>>20)
+	if total, free, ret := d.memory(device); a.ok("memory", ret) {
+		c.TotalMemoryMiB, c.FreeMemoryMiB = int64(total>>20), int64(min(free, total)>>20)
 	} else if ret == nvml.ERROR_NOT_SUPPORTED {
 		a.mute("memory", ret) // pods are placed by it
 	}
@@ -284,6 +294,20 @@ func (d *Driver) card(device nvml.Device, id string, index int) cards.Card {
 		c.Partial, c.Reason = true, cards.ReasonLost
 	}
 	return c
+}
+
+// memory asks how much memory programs can have of a card, and how much of that is free, in bytes. What the driver reserves for itself is in neither, if it tells that: else the total has it, on some drivers, though no program can have it.
+func (d *Driver) memory(device nvml.Device) (total, free uint64, ret nvml.Return) {
+	if d.open.reserved {
+		memory, ret := device.GetMemoryInfo_v2()
+		switch ret {
+		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_ARGUMENT_VERSION_MISMATCH:
+		default:
+			return memory.Total - min(memory.Reserved, memory.Total), memory.Free, ret
+		}
+	}
+	memory, ret := device.GetMemoryInfo()
+	return memory.Total, memory.Free, ret
 }
 
 // watch has the driver tell of a card's errors, once in a session, and again when a card is back that was lost.

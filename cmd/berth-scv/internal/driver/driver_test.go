@@ -18,6 +18,9 @@ import (
 	"github.com/berth-scheduler/berth/test/bubble"
 )
 
+// asking returns a Driver of a machine whose kernel has none, as far as that can be seen.
+func asking(n nvml.Interface) *Driver { return New(n, func() bool { return false }) }
+
 // read reads, and fails the test on an error.
 func read(t *testing.T, d *Driver) cards.Reading {
 	t.Helper()
@@ -37,7 +40,7 @@ func card(i int32) cards.Card {
 }
 
 func TestAReadingIsWhatTheMockOfADGXSays(t *testing.T) {
-	d := New(drivertest.DGX())
+	d := asking(drivertest.DGX())
 	want := cards.Reading{Driver: "550.54.15"}
 	for i := range int32(8) {
 		want.Cards = append(want.Cards, card(i))
@@ -73,6 +76,21 @@ func TestAnswersOfACard(t *testing.T) {
 			}
 		}, func(c *cards.Card) { c.CoreMHz = 1400 }},
 		"no more memory is free than there is": {func(d *server.Device) { d.MemoryInfo.Free = d.MemoryInfo.Total + 1<<30 }, func(c *cards.Card) { c.FreeMemoryMiB = 40960 }},
+		"a library that does not tell what is reserved": {func(d *server.Device) {
+			d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) {
+				return nvml.Memory_v2{Total: 1 << 40, Free: 1 << 40}, nvml.ERROR_ARGUMENT_VERSION_MISMATCH
+			}
+		}, func(c *cards.Card) { c.TotalMemoryMiB += drivertest.Reserved >> 20 }},
+		"more is reserved than there is": {func(d *server.Device) {
+			d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) {
+				return nvml.Memory_v2{Total: 1 << 30, Reserved: 1 << 31, Free: 1 << 20}, nvml.SUCCESS
+			}
+		}, func(c *cards.Card) { c.TotalMemoryMiB, c.FreeMemoryMiB = 0, 0 }},
+		"memory that is lost while it is read": {func(d *server.Device) {
+			d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) { return nvml.Memory_v2{}, nvml.ERROR_GPU_IS_LOST }
+		}, func(c *cards.Card) {
+			c.Partial, c.TotalMemoryMiB, c.FreeMemoryMiB, c.Reason = true, 0, 0, cards.ReasonLost
+		}},
 		"a value that fails": {func(d *server.Device) {
 			d.GetPowerManagementLimitFunc = func() (uint32, nvml.Return) { return 7, nvml.ERROR_UNKNOWN }
 		}, func(c *cards.Card) {
@@ -135,7 +153,7 @@ func TestAnswersOfACard(t *testing.T) {
 			c.change(m.Cards[0])
 			want := card(0)
 			c.want(&want)
-			if diff := cmp.Diff([]cards.Card{want, card(1)}, read(t, New(m)).Cards[:2]); diff != "" {
+			if diff := cmp.Diff([]cards.Card{want, card(1)}, read(t, asking(m)).Cards[:2]); diff != "" {
 				t.Errorf("cards (-want +got):\n%s", diff)
 			}
 		})
@@ -147,16 +165,17 @@ func TestWhatAnOldDriverHasNoFunctionForIsNotAsked(t *testing.T) {
 	missing := func(symbol string) error { return fmt.Errorf("no %s", symbol) }
 	m.ExtensionsFunc = func() nvml.ExtendedInterface { return &mock.ExtendedInterface{LookupSymbolFunc: missing} }
 	for _, d := range m.Cards {
-		d.GetMigModeFunc, d.GetRemappedRowsFunc = nil, nil
+		d.GetMigModeFunc, d.GetRemappedRowsFunc, d.GetMemoryInfo_v2Func = nil, nil, nil
 	}
-	if r := read(t, New(m)); len(r.Cards) != 8 || r.Cards[0].Reason != "" {
-		t.Errorf("reading %+v, want 8 healthy cards", r)
+	// What it reserves is in what it calls the total.
+	if r := read(t, asking(m)); len(r.Cards) != 8 || r.Cards[0].Reason != "" || r.Cards[0].TotalMemoryMiB != 40960+drivertest.Reserved>>20 || r.Cards[0].FreeMemoryMiB != 40000 {
+		t.Errorf("reading %+v, want 8 healthy cards, with all their memory", r)
 	}
 }
 
 func TestACardThatFellOffTheBusIsNotNamedAndTheOthersAre(t *testing.T) {
 	m := drivertest.DGX()
-	d := New(m)
+	d := asking(m)
 	read(t, d)
 	handle := m.DeviceGetHandleByIndexFunc
 	m.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
@@ -185,7 +204,7 @@ func TestACardThatFellOffTheBusIsNotNamedAndTheOthersAre(t *testing.T) {
 
 func TestErrorsOfCardsAreReadOnceAndAttributed(t *testing.T) {
 	m := drivertest.DGX()
-	d := New(m)
+	d := asking(m)
 	read(t, d)
 	m.Cards[6].GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST } // it had one before
 	xid := func(device nvml.Device, code uint64) nvml.EventData {
@@ -221,7 +240,7 @@ func TestErrorsOfCardsAreReadOnceAndAttributed(t *testing.T) {
 
 func TestAStormOfErrorsDoesNotHoldUpAReading(t *testing.T) {
 	m := drivertest.DGX()
-	d := New(m)
+	d := asking(m)
 	for range 1000 {
 		m.Events = append(m.Events, nvml.EventData{Device: m.Cards[0], EventType: nvml.EventTypeXidCriticalError, EventData: 31})
 	}
@@ -232,7 +251,7 @@ func TestAStormOfErrorsDoesNotHoldUpAReading(t *testing.T) {
 
 func TestASetOfEventsThatFailsIsReplaced(t *testing.T) {
 	m := drivertest.DGX()
-	d := New(m)
+	d := asking(m)
 	m.Wait = nvml.ERROR_UNKNOWN
 	if r := read(t, d); len(r.Cards) != 8 || len(r.Notes) != 1 || !r.Missed || m.Sets != 0 {
 		t.Errorf("%d cards, notes %q, missed: %v, %d sets: want 8, a note, that some may be missed, and none", len(r.Cards), r.Notes, r.Missed, m.Sets)
@@ -250,12 +269,12 @@ func TestASetOfEventsThatFailsIsReplaced(t *testing.T) {
 
 // The mock of NVIDIA panics where it has no function, and so may a binding.
 func TestAPanicIsAnErrorThatNamesIt(t *testing.T) {
-	d := New(dgxa100.New())
-	if _, err := d.Read(); err == nil || !strings.Contains(err.Error(), "GetMaxClockInfo") {
-		t.Errorf("error %v, want one that names GetMaxClockInfo", err)
+	d := asking(dgxa100.New())
+	if _, err := d.Read(); err == nil || !strings.Contains(err.Error(), "GetMemoryInfo_v2") {
+		t.Errorf("error %v, want one that names GetMemoryInfo_v2", err)
 	}
 	m := drivertest.DGX()
-	d = New(m)
+	d = asking(m)
 	m.Cards[2].GetNameFunc = func() (string, nvml.Return) { panic("no such page") }
 	if _, err := d.Read(); err == nil || !strings.Contains(err.Error(), "no such page") {
 		t.Errorf("error %v, want one that names the panic", err)
@@ -268,7 +287,7 @@ func TestAPanicIsAnErrorThatNamesIt(t *testing.T) {
 
 func TestAMachineWithoutADriverIsNoErrorAndADriverMayComeLate(t *testing.T) {
 	m := drivertest.DGX()
-	d := New(m)
+	d := asking(m)
 	for _, c := range []struct {
 		ret  nvml.Return
 		want cards.Reading
@@ -292,18 +311,33 @@ func TestAMachineWithoutADriverIsNoErrorAndADriverMayComeLate(t *testing.T) {
 	}
 }
 
+func TestADriverWithoutALibraryIsSeen(t *testing.T) {
+	m := drivertest.DGX()
+	begin := m.InitFunc
+	loaded := false
+	d := New(m, func() bool { return loaded })
+	m.InitFunc = func() nvml.Return { return nvml.ERROR_LIBRARY_NOT_FOUND }
+	for range 2 {
+		if r := read(t, d); r.Unseen != loaded || r.Absent != cards.ReasonNoLibrary {
+			t.Errorf("reading %+v of a driver that is loaded: %v", r, loaded)
+		}
+		loaded = true
+	}
+	m.InitFunc = begin
+	if r := read(t, d); r.Unseen || len(r.Cards) != 8 {
+		t.Errorf("reading %+v when the library has come, want 8 cards", r)
+	}
+}
+
 func TestAMachineWithoutCardsIsNoError(t *testing.T) {
-	if diff := cmp.Diff(cards.Reading{Driver: "550.54.15"}, read(t, New(func() nvml.Interface {
-		m := dgxa100.NewWithGPUs()
-		return m
-	}()))); diff != "" {
+	if diff := cmp.Diff(cards.Reading{Driver: "550.54.15"}, read(t, asking(dgxa100.NewWithGPUs()))); diff != "" {
 		t.Errorf("reading (-want +got):\n%s", diff)
 	}
 }
 
 func TestADriverThatWasAwayHasBeenLoadedAnew(t *testing.T) {
 	m := drivertest.DGX()
-	d := New(m)
+	d := asking(m)
 	loads := func() (all []int) {
 		for range 2 {
 			all = append(all, read(t, d).Load)
@@ -358,7 +392,7 @@ func fail(t *testing.T, m *drivertest.Machine, d *Driver) {
 
 func TestAVersionThatIsNotToldIsNoOther(t *testing.T) {
 	m := drivertest.DGX()
-	d := New(m)
+	d := asking(m)
 	read(t, d)
 	version := m.SystemGetDriverVersionFunc
 	for _, c := range []struct {
@@ -391,7 +425,7 @@ func TestErrorsOfCardsOutliveASessionThatFailsButNoDriver(t *testing.T) {
 		want  []cards.XID
 	}{{nvml.ERROR_UNKNOWN, []cards.XID{{Card: "GPU-1", Code: 79}}}, {nvml.ERROR_DRIVER_NOT_LOADED, nil}} {
 		m := drivertest.DGX()
-		d := New(m)
+		d := asking(m)
 		read(t, d)
 		m.Events = []nvml.EventData{{Device: m.Cards[1], EventType: nvml.EventTypeXidCriticalError, EventData: 79}}
 		m.Wait = nvml.ERROR_UNKNOWN
@@ -415,7 +449,7 @@ func TestOnlyADriverThatIsNotLoadedWasAway(t *testing.T) {
 		nvml.ERROR_LIBRARY_NOT_FOUND: 0, nvml.ERROR_GPU_NOT_FOUND: 0, nvml.ERROR_LIB_RM_VERSION_MISMATCH: 0, nvml.ERROR_UNKNOWN: 0, nvml.ERROR_DRIVER_NOT_LOADED: 1,
 	} {
 		m := drivertest.DGX()
-		d := New(m)
+		d := asking(m)
 		read(t, d)
 		fail(t, m, d)
 		begin := m.InitFunc
@@ -430,7 +464,7 @@ func TestOnlyADriverThatIsNotLoadedWasAway(t *testing.T) {
 
 func TestASessionThatHasNotBegunIsNone(t *testing.T) {
 	m := drivertest.DGX()
-	d := New(m)
+	d := asking(m)
 	functions := m.ExtensionsFunc
 	for want, f := range map[string]func() nvml.ExtendedInterface{
 		"look for the functions of NVML: there is no way to": func() nvml.ExtendedInterface { return nil },
@@ -455,7 +489,7 @@ func TestASessionThatHasNotBegunIsNone(t *testing.T) {
 
 func TestACardThatWasLostIsWatchedAnewWhenItIsBack(t *testing.T) {
 	m := drivertest.DGX()
-	d := New(m)
+	d := asking(m)
 	read(t, d)
 	handle, name := m.DeviceGetHandleByIndexFunc, m.Cards[3].GetNameFunc
 	for i, c := range []struct{ lose, find func() }{
@@ -511,7 +545,7 @@ func TestWhileACardIsLostASessionLastsAMinute(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				m := drivertest.DGX()
-				d := New(m)
+				d := asking(m)
 				pass := func(long time.Duration) {
 					for range long / time.Second {
 						<-time.NewTimer(time.Second).C
@@ -544,7 +578,7 @@ func TestBandwidthOfLinks(t *testing.T) {
 // The wait for events says that a card is lost, of a set in which it is. Errors of the others may have been in it; they are watched anew, without that card.
 func TestALostCardIsADoubtAboutTheOthersOnce(t *testing.T) {
 	m := drivertest.DGX()
-	d := New(m)
+	d := asking(m)
 	read(t, d)
 	m.Cards[3].GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
 	m.Wait = nvml.ERROR_GPU_IS_LOST

@@ -47,33 +47,32 @@ func New(client dynamic.Interface, node string, timeout time.Duration, log *slog
 	return &Writer{client: client, node: node, timeout: timeout, log: log, warned: make(map[string]bool)}
 }
 
-// Write writes a status. After an error it may have been written or not.
-func (w *Writer) Write(ctx context.Context, status *scv.Status) error {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
-	if err != nil {
-		return fmt.Errorf("encode the status of node %s: %w", w.node, err)
-	}
+// Write writes the newest status, which it asks for when it is about to send it, each time, and returns the one that it has sent last; nil: none. After an error it may have been written or not.
+func (w *Writer) Write(ctx context.Context, newest func() *scv.Status) (status *scv.Status, err error) {
 	for try := 1; ; try++ {
 		if w.object == nil {
-			if w.object, err = w.find(ctx, status); err != nil {
-				return err
+			if w.object, err = w.find(ctx, newest()); err != nil {
+				return status, err
 			}
 		}
+		status = newest()
 		changed := w.object.DeepCopy()
-		changed.Object["status"] = content
+		if changed.Object["status"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(status); err != nil {
+			return status, fmt.Errorf("encode the status of node %s: %w", w.node, err)
+		}
 		written, err := request(ctx, w.timeout, func(ctx context.Context) (*unstructured.Unstructured, error) {
 			return w.client.Resource(scvs).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 		})
 		if err == nil {
 			w.object = written
-			return nil
+			return status, nil
 		}
 		stale := apierrors.IsConflict(err) || apierrors.IsNotFound(err)
 		if stale {
 			w.object = nil
 		}
 		if !stale || try == tries {
-			return fmt.Errorf("write the status of Scv %s: %w", w.node, err)
+			return status, fmt.Errorf("write the status of Scv %s: %w", w.node, err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -76,12 +77,22 @@ func stored(t *testing.T, c *fake.FakeDynamicClient) *scv.Scv {
 	return &s
 }
 
+// write writes one status.
+func write(t *testing.T, w *Writer, s *scv.Status) error {
+	t.Helper()
+	written, err := w.Write(t.Context(), func() *scv.Status { return s })
+	if err == nil && written != s {
+		t.Errorf("what was written is said to be %+v, want %+v", written, s)
+	}
+	return err
+}
+
 var notFound = apierrors.NewNotFound(scvs.GroupResource(), "n1")
 
 func TestTheFirstWriteMakesAnObjectThatGoesWithItsNode(t *testing.T) {
 	c := cluster(node("u1"))
 	w := New(c, "n1", time.Minute, slog.New(slog.DiscardHandler))
-	if err := w.Write(t.Context(), status("a")); err != nil {
+	if err := write(t, w, status("a")); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"get nodes", "get scvs", "create scvs", "update scvs/status"}, did(c)); diff != "" {
@@ -96,7 +107,7 @@ func TestTheFirstWriteMakesAnObjectThatGoesWithItsNode(t *testing.T) {
 	}
 
 	// From then on a write is one request.
-	if err := w.Write(t.Context(), status("b")); err != nil {
+	if err := write(t, w, status("b")); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"update scvs/status"}, did(c)); diff != "" {
@@ -122,7 +133,7 @@ func TestAnObjectThatIsThereIsTaken(t *testing.T) {
 			o.Object["metadata"].(map[string]any)["ownerReferences"].([]any)[0].(map[string]any)["uid"] = c.owner
 		}
 		client := cluster(node("u1"), o)
-		if err := New(client, "n1", time.Minute, slog.New(slog.DiscardHandler)).Write(t.Context(), status("a")); err != nil {
+		if err := write(t, New(client, "n1", time.Minute, slog.New(slog.DiscardHandler)), status("a")); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(c.want, did(client)); diff != "" {
@@ -137,13 +148,13 @@ func TestAnObjectThatIsThereIsTaken(t *testing.T) {
 func TestAWriteSurvivesConflictsAndDeletion(t *testing.T) {
 	c := cluster(node("u1"))
 	w := New(c, "n1", time.Minute, slog.New(slog.DiscardHandler))
-	if err := w.Write(t.Context(), status("a")); err != nil {
+	if err := write(t, w, status("a")); err != nil {
 		t.Fatal(err)
 	}
 	did(c)
 	conflict := apierrors.NewConflict(scvs.GroupResource(), "n1", errors.New("changed"))
 	fails(c, "update", "scvs/status", conflict)
-	if err := w.Write(t.Context(), status("b")); err != nil {
+	if err := write(t, w, status("b")); err != nil {
 		t.Errorf("after a conflict: %v", err)
 	}
 	if diff := cmp.Diff([]string{"update scvs/status", "get nodes", "get scvs", "update scvs/status"}, did(c)); diff != "" {
@@ -153,7 +164,7 @@ func TestAWriteSurvivesConflictsAndDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	did(c)
-	if err := w.Write(t.Context(), status("c")); err != nil {
+	if err := write(t, w, status("c")); err != nil {
 		t.Errorf("after its deletion: %v", err)
 	}
 	if diff := cmp.Diff([]string{"update scvs/status", "get nodes", "get scvs", "create scvs", "update scvs/status"}, did(c)); diff != "" {
@@ -165,8 +176,25 @@ func TestAWriteSurvivesConflictsAndDeletion(t *testing.T) {
 
 	// It does not go on for ever.
 	fails(c, "update", "scvs/status", conflict, conflict, conflict, conflict, conflict)
-	if err := w.Write(t.Context(), status("d")); !apierrors.IsConflict(err) {
+	if err := write(t, w, status("d")); !apierrors.IsConflict(err) {
 		t.Errorf("error %v, want a conflict", err)
+	}
+}
+
+func TestEachTryWritesTheNewest(t *testing.T) {
+	c := cluster(node("u1"))
+	w := New(c, "n1", time.Minute, slog.New(slog.DiscardHandler))
+	fails(c, "update", "scvs/status", apierrors.NewConflict(scvs.GroupResource(), "n1", errors.New("changed")))
+	asked := 0
+	written, err := w.Write(t.Context(), func() *scv.Status {
+		asked++
+		return status(strconv.Itoa(asked))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := stored(t, c).Status.Cards[0].Model; got != strconv.Itoa(asked) || written.Cards[0].Model != got || asked < 2 {
+		t.Errorf("written is status %s, said to be %s, want the last of %d", got, written.Cards[0].Model, asked)
 	}
 }
 
@@ -188,10 +216,10 @@ func TestWhatFailsIsSaid(t *testing.T) {
 			client := cluster(node("u1"))
 			c.arrange(client)
 			w := New(client, "n1", time.Minute, slog.New(slog.DiscardHandler))
-			if err := w.Write(t.Context(), status("a")); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := write(t, w, status("a")); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
-			if err := w.Write(t.Context(), status("a")); err != nil {
+			if err := write(t, w, status("a")); err != nil {
 				t.Errorf("the next write: %v", err)
 			}
 		})
@@ -214,7 +242,7 @@ func foreign() *unstructured.Unstructured {
 
 func TestOtherOwnersStay(t *testing.T) {
 	c := cluster(node("u1"), foreign())
-	if err := New(c, "n1", time.Minute, slog.New(slog.DiscardHandler)).Write(t.Context(), status("a")); err != nil {
+	if err := write(t, New(c, "n1", time.Minute, slog.New(slog.DiscardHandler)), status("a")); err != nil {
 		t.Fatal(err)
 	}
 	want := []metav1.OwnerReference{{APIVersion: "a/v1", Kind: "Rack", Name: "n1", UID: "r1"}, {APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u1"}}
@@ -230,7 +258,7 @@ func TestAnObjectThatMayNotBecomeTheNodesIsWrittenAndThereIsAWarning(t *testing.
 	no := apierrors.NewForbidden(scvs.GroupResource(), "n1", errors.New("not yours"))
 	fails(c, "update", "scvs", no, no)
 	for _, model := range []string{"a", "b"} {
-		if err := w.Write(t.Context(), status(model)); err != nil {
+		if err := write(t, w, status(model)); err != nil {
 			t.Fatal(err)
 		}
 		if got := stored(t, c).Status.Cards[0].Model; got != model {
@@ -258,7 +286,7 @@ func TestANodeThatTellsOfGPUsOfWhichNoneIsReadIsWarnedOf(t *testing.T) {
 		for range 2 {
 			s := status("a")
 			s.Cards = s.Cards[:x.cards]
-			if err := w.Write(t.Context(), s); err != nil {
+			if err := write(t, w, s); err != nil {
 				t.Fatal(err)
 			}
 			w.object = nil

@@ -79,7 +79,7 @@ spec:
 
 {{- /*
 A role: its Deployment and its PodDisruptionBudget. Argument: dict of root, role, port, its values, and what it has beyond
-others: args, env (name to value), ports (name to number), token.
+others: args, env (name to value), ports (name to number), token, and as text: mounts, volumes, beside (containers).
 */}}
 {{- define "berth.role" -}}
 apiVersion: apps/v1
@@ -169,8 +169,17 @@ spec:
             - name: tls
               mountPath: /tls
               readOnly: true
+            {{- with .mounts }}
+            {{- trim . | nindent 12 }}
+            {{- end }}
+        {{- with .beside }}
+        {{- trim . | nindent 8 }}
+        {{- end }}
       volumes:
         - {{ include "berth.tlsVolume" . | nindent 10 | trim }}
+        {{- with .volumes }}
+        {{- trim . | nindent 8 }}
+        {{- end }}
 ---
 {{ include "berth.budget" . }}
 {{- end }}

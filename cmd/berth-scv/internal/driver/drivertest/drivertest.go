@@ -10,6 +10,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 )
 
+// Reserved is how much of a card's memory the driver has for itself, in bytes.
+const Reserved = 615 << 20
+
 // Machine is a DGX A100 of 8 cards, GPU-0 to GPU-7, with what NVIDIA's mock of it lacks. Its cards can be changed between two readings.
 type Machine struct {
 	*server.Server
@@ -40,6 +43,11 @@ func DGX() *Machine {
 		d := d.(*server.Device)
 		d.UUID = fmt.Sprintf("GPU-%d", i)
 		d.MemoryInfo.Free = 40000 << 20
+		d.MemoryInfo.Total += Reserved
+		d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) {
+			m, ret := d.GetMemoryInfo()
+			return nvml.Memory_v2{Total: m.Total, Reserved: Reserved, Free: m.Free, Used: m.Used}, ret
+		}
 		d.GetMaxClockInfoFunc = func(c nvml.ClockType) (uint32, nvml.Return) {
 			return map[nvml.ClockType]uint32{nvml.CLOCK_MEM: 1215, nvml.CLOCK_SM: 1410, nvml.CLOCK_GRAPHICS: 1400}[c], nvml.SUCCESS
 		}
