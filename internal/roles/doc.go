@@ -40,6 +40,7 @@
 //	binder.eventLane.mu        events to be written again
 //	pluginhost.placing.mu      on which stream a plugin service is told of placements
 //	pluginhost.placeStream.mu  which steps of placements are under way on a stream
+//	pluginhost.changes.mu      which nodes have changed for a plugin service
 //	binder.bound.mu            how much of something is taken
 //	binder.names.mu            whether shared scheduler names are the term's
 //	binder.turns.mu            what waits for workers, by namespace
