@@ -1,5 +1,5 @@
 // Command bench is a Berth with the filter and the score of test/benchkube compiled in: once signed, so that what is said of a pod is taken for the next one alike, and once not. With kube-scheduler
-// as its first argument it is a kube-scheduler with them.
+// as its first argument it is a kube-scheduler with them, and with the original Yoda's rules.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
 	"github.com/berth-scheduler/berth/berthapp"
+	"github.com/berth-scheduler/berth/berthapp/bench/original"
 	"github.com/berth-scheduler/berth/test/choice"
 )
 
@@ -21,7 +22,7 @@ func main() {
 	signed := func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return signed{}, nil }
 	if len(os.Args) > 1 && os.Args[1] == "kube-scheduler" {
 		os.Args = append(os.Args[:1:1], os.Args[2:]...)
-		os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin("Choice", plain), app.WithPlugin("SignedChoice", signed))))
+		os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin("Choice", plain), app.WithPlugin("SignedChoice", signed), app.WithPlugin(original.Name, original.New))))
 	}
 	os.Exit(berthapp.Run(berthapp.NewCommand(berthapp.WithPlugin("Choice", plain), berthapp.WithPlugin("SignedChoice", signed))))
 }

@@ -33,8 +33,10 @@ type contender struct {
 	berth bool // it needs the berth binary
 	// compiledIn: it needs one that has the choice compiled in.
 	compiledIn bool
-	blind      bool // it does not look at where pods may go, so an overcommitted node or a broken constraint is no fault of it
-	etcd       bool // it needs an etcd beside the API server's, which counts as one of its processes
+	yoda       bool  // it needs one that has Yoda compiled in, and can serve it
+	cards      giver // who gives cards to pods that ask for some
+	blind      bool  // it does not look at where pods may go, so an overcommitted node or a broken constraint is no fault of it
+	etcd       bool  // it needs an etcd beside the API server's, which counts as one of its processes
 	// commands returns the processes to start, in order, after writing the files they need.
 	commands func(e environment) ([]command, error)
 }
@@ -77,6 +79,11 @@ func contenders() []contender {
 		{name: kubeCompiledIn, compiledIn: true, commands: kubeCompiledInCommands},
 		{name: berthSort, berth: true, commands: berthSortCommands},
 		{name: berthOneShard, berth: true, commands: berthOneShardCommands},
+		{name: berthAllAgain, berth: true, commands: berthAllCommands},
+		{name: berthYoda, yoda: true, cards: yodaGives, commands: berthYodaCommands},
+		{name: berthYodaService, berth: true, yoda: true, cards: yodaGives, commands: berthYodaServiceCommands},
+		{name: kubeYoda, compiledIn: true, commands: kubeYodaCommands},
+		{name: kubeDevicePlugin, cards: devicePluginGives, commands: kubeSchedulerCommands},
 	}
 }
 

@@ -12,16 +12,18 @@ import (
 // maxClasses is the number of combinations of what pods request.
 const maxClasses = 16
 
-// load is the objects of a run: the seeded choice of which pod is of which class. It is the same for every contender.
+// load is the objects of a run: the seeded choice of which pod is of which class. It is the same for every contender, but that cards are counted by a device plugin for one.
 type load struct {
 	workload
-	nodeCPU int64
-	classOf []int // by pod
+	config       config
+	nodeCPU      int64
+	classOf      []int // by pod
+	devicePlugin bool
 }
 
 func newLoad(cfg config, w workload) load {
 	random := rand.New(rand.NewPCG(cfg.seed, 0))
-	l := load{workload: w, nodeCPU: int64(cfg.nodeCPU), classOf: make([]int, cfg.pods)}
+	l := load{workload: w, config: cfg, nodeCPU: int64(cfg.nodeCPU), classOf: make([]int, cfg.pods)}
 	for i := range l.classOf {
 		l.classOf[i] = random.IntN(cfg.classes)
 	}
@@ -35,6 +37,12 @@ func (l load) node(i int) *corev1.Node {
 	if l.shapeNode != nil {
 		l.shapeNode(node)
 	}
+	if l.shapeNodeOf != nil {
+		l.shapeNodeOf(l.config, node, i)
+	}
+	if l.devicePlugin {
+		countByDevicePlugin(node, len(l.cards(l.config, node.Name, i)))
+	}
 	return node
 }
 
@@ -42,6 +50,13 @@ func (l load) pod(i int) *corev1.Pod {
 	pod := kubetest.PlainPod(i)
 	if l.shape != nil {
 		l.shape(pod, i)
+		return pod
+	}
+	if l.shapeOf != nil {
+		l.shapeOf(l.config, pod, i, l.classOf[i])
+		if l.devicePlugin {
+			askDevicePlugin(pod)
+		}
 		return pod
 	}
 	class := l.classOf[i]

@@ -8,8 +8,10 @@
 // A workload is a kind of pods: plain ones only request resources, others belong to controllers or have one kind of constraint
 // each. Some workloads have a script besides: pods that fit nowhere, pods with gates, pods that need the room of others, pods
 // that come and go, a cluster that is full of pods, and pods with claims, for which the controllers of volumes are played: then it
-// fails too if a pod does not have the volumes it claims, each for itself, or does not reach them. Everything runs on this machine: the
-// API server, etcd and the contender share its cores, so the figures compare contenders and are no more than that.
+// fails too if a pod does not have the volumes it claims, each for itself, or does not reach them. Pods that ask for cards (GPUs) have a
+// table of what came of these, and where Yoda gives them, a run fails if a pod has others than it asked for, of another node than its
+// own, or if a card is given to more pods than it is enough for. Everything runs on this machine: the API server, etcd and the contender
+// share its cores, so the figures compare contenders and are no more than that.
 //
 // Contenders take turns, repetition by repetition, and a table has a row for each workload and contender: medians, with the
 // least and the largest figure, and ratios to kube-scheduler's figure of the same repetition. An interrupt ends the run that
@@ -52,6 +54,11 @@ type config struct {
 	berth                         string      // path of the berth binary
 	before                        string      // path of another, to compare with; empty: none
 	compiledIn                    string      // path of one that has plugins compiled in
+	yoda                          string      // path of one that has Yoda compiled in
+	scvCRD                        string      // path of the custom resource that tells of cards
+	openb                         string      // directory of the trace; empty: none
+	trace                         *openb      // what is read of it, with as many nodes as there are; nil: none
+	settle                        time.Duration
 	kubeQPS                       int
 	bindConcurrency               int
 	timeout                       time.Duration // 0: as long as the workload says
@@ -109,6 +116,10 @@ func parse(args []string) (config, error) {
 		strings.Join(contenderNames(), ", "), strings.Join(judges(), " and ")))
 	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
 	f.StringVar(&cfg.compiledIn, "compiled-in", ".bin/berth-bench", "`path` of the berth binary that has plugins compiled in: berthapp/bench")
+	f.StringVar(&cfg.yoda, "yoda", filepath.Join(".bin", "berth-yoda"), "`path` of the berth binary that has Yoda compiled in: plugins/yoda/cmd/berth-yoda")
+	f.StringVar(&cfg.scvCRD, "scv-crd", filepath.Join("deploy", "kustomize", "components", "yoda", "crd.yaml"), "`path` of the custom resource that tells of cards, for "+gpuWorkload)
+	f.StringVar(&cfg.openb, "openb", "", "`directory` of the trace for "+openbWorkload+", with "+openbNodes+" and "+openbPods+"; without it, that is skipped")
+	f.DurationVar(&cfg.settle, "settle", 20*time.Second, "`time` without a bound pod after which "+openbWorkload+" has no room for more")
 	f.StringVar(&cfg.before, "before", "", "`path` of another berth binary, which takes turns with it as "+berthBefore)
 	f.IntVar(&cfg.repetitions, "repetitions", 3, "`times` that each contender runs")
 	f.IntVar(&cfg.kubeQPS, "kube-qps", 5000, "QPS and burst of kube-scheduler's and Berth's clients, in `requests` per second")
@@ -139,7 +150,7 @@ func parse(args []string) (config, error) {
 			return cfg, fmt.Errorf("--%s: %d is not positive", name, n)
 		}
 	}
-	for name, d := range map[string]time.Duration{"idle-window": cfg.idleWindow, "churn-window": cfg.churnWindow} {
+	for name, d := range map[string]time.Duration{"idle-window": cfg.idleWindow, "churn-window": cfg.churnWindow, "settle": cfg.settle} {
 		if d <= 0 {
 			return cfg, fmt.Errorf("--%s: %v is not positive", name, d)
 		}
@@ -148,7 +159,7 @@ func parse(args []string) (config, error) {
 		return cfg, fmt.Errorf("--timeout: %v is negative", cfg.timeout)
 	}
 	if cfg.profile != "" {
-		if ofOne := []string{berthAll, berthService, berthExtender, berthSigned, berthCompiledIn, berthSort, berthOneShard}; contenders != "" && !slices.Contains(ofOne, contenders) {
+		if ofOne := []string{berthAll, berthService, berthExtender, berthSigned, berthCompiledIn, berthSort, berthOneShard, berthYoda, berthYodaService}; contenders != "" && !slices.Contains(ofOne, contenders) {
 			return cfg, fmt.Errorf("--profile: it is of %s, not of %s", berthAll, contenders)
 		}
 		contenders, cfg.repetitions = cmp.Or(contenders, berthAll), 1
@@ -175,6 +186,9 @@ func (cfg *config) choose(workloads, contenders string) error {
 			cfg.contenders = append(cfg.contenders, c)
 		}
 	}
+	if err := cfg.readTrace(); err != nil {
+		return fmt.Errorf("--openb: %w", err)
+	}
 	for _, w := range cfg.workloads {
 		if err := w.checkRoom(cfg.of(w)); err != nil {
 			return fmt.Errorf("--pods: %w", err)
@@ -187,21 +201,54 @@ func (cfg *config) choose(workloads, contenders string) error {
 			return fmt.Errorf("--kill: %s is not among the contenders", berthSplit)
 		}
 		for _, c := range chosen {
-			flag, path := "--berth", cfg.berth
-			if c.name == berthBefore {
-				flag, path = "--before", cfg.before
+			if c.cards == devicePluginGives && w.cards == nil {
+				return fmt.Errorf("--contenders: %s is of workloads with cards, not of %s", c.name, w.name)
 			}
-			if c.compiledIn {
-				flag, path = "--compiled-in", cfg.compiledIn
-			}
-			if !c.berth && !c.compiledIn {
-				continue
-			}
-			if _, err := os.Stat(path); err != nil {
-				return fmt.Errorf("%s: %w", flag, err)
+			for flag, path := range cfg.binariesOf(c) {
+				if _, err := os.Stat(path); err != nil {
+					return fmt.Errorf("%s: %w", flag, err)
+				}
 			}
 		}
 	}
+	return nil
+}
+
+// binariesOf returns the paths of the binaries that a contender needs, by the flags that say them.
+func (cfg *config) binariesOf(c contender) map[string]string {
+	paths := map[string]string{}
+	if c.berth {
+		paths["--berth"] = cfg.berth
+	}
+	if c.name == berthBefore {
+		paths = map[string]string{"--before": cfg.before}
+	}
+	if c.compiledIn {
+		paths["--compiled-in"] = cfg.compiledIn
+	}
+	if c.yoda {
+		paths["--yoda"] = cfg.yoda
+	}
+	return paths
+}
+
+// readTrace reads the trace if a workload is of it. Without one that is skipped: it is not part of the project.
+func (cfg *config) readTrace() error {
+	at := slices.IndexFunc(cfg.workloads, func(w workload) bool { return w.name == openbWorkload })
+	if at < 0 {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(cfg.openb, openbNodes)); cfg.openb == "" || err != nil {
+		progress("%s: skipped: --openb names no directory with %s and %s, of https://github.com/hkust-adsl/kubernetes-scheduler-simulator", openbWorkload, openbNodes, openbPods)
+		cfg.workloads = slices.Delete(cfg.workloads, at, at+1)
+		return nil
+	}
+	trace, err := readOpenb(cfg.openb)
+	if err != nil {
+		return err
+	}
+	cfg.trace = trace.cut(cfg.nodes)
+	cfg.workloads[at].nodes, cfg.workloads[at].pods = len(cfg.trace.nodes), len(cfg.trace.pods)
 	return nil
 }
 
@@ -209,6 +256,9 @@ func (cfg *config) choose(workloads, contenders string) error {
 func (cfg config) of(w workload) config {
 	cfg.nodes = cmp.Or(cfg.nodes, w.nodes, usualNodes)
 	cfg.pods = cmp.Or(cfg.pods, w.pods, cfg.nodes)
+	if w.name == openbWorkload { // no more than the trace has
+		cfg.nodes, cfg.pods = min(cfg.nodes, w.nodes), min(cfg.pods, w.pods)
+	}
 	cfg.boundPods = cmp.Or(cfg.boundPods, w.boundPods)
 	cfg.timeout = cmp.Or(cfg.timeout, w.limit, usualLimit)
 	return cfg
@@ -220,11 +270,19 @@ func (cfg config) contendersFor(w workload) []contender {
 	if len(cfg.contenders) > 0 {
 		return cfg.contenders
 	}
+	if len(w.contenders) > 0 {
+		all, out := contenders(), []contender(nil)
+		for _, name := range w.contenders {
+			out = append(out, all[slices.IndexFunc(all, func(c contender) bool { return c.name == name })])
+		}
+		return out
+	}
 	return slices.DeleteFunc(contenders(), func(c contender) bool {
 		switch c.name {
 		case berthBefore:
 			return cfg.before == ""
-		case berthService, berthExtender, kubeExtender, berthSigned, berthCompiledIn, kubeCompiledIn, berthSort, berthOneShard:
+		case berthService, berthExtender, kubeExtender, berthSigned, berthCompiledIn, kubeCompiledIn, berthSort, berthOneShard,
+			berthAllAgain, berthYoda, berthYodaService, kubeYoda, kubeDevicePlugin:
 			return true
 		case nullBinder:
 			return w.name != plain && !w.claims
@@ -262,7 +320,7 @@ func compare(ctx context.Context, cfg config) error {
 	var failed []string
 	for _, r := range results {
 		// That kube-scheduler is too slow is a result, and not its fault.
-		if len(r.problems) > 0 || r.late != "" && r.contender != kubeScheduler {
+		if len(r.problems) > 0 || r.late != "" && !slices.Contains([]string{kubeScheduler, kubeYoda, kubeDevicePlugin}, r.contender) {
 			failed = append(failed, r.title())
 		}
 	}

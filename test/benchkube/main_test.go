@@ -218,6 +218,11 @@ func TestCommandLineThatMakesNoSenseIsRefused(t *testing.T) {
 		"--contenders kube-scheduler --workload churn,restart --bound-pods 199901": "--pods: 100 pods of workload restart are more than the 99",
 		"--contenders kube-scheduler --workload daemonset --pods 15001":            "--pods: 15001 pods of workload daemonset are more than the 15000",
 		"--contenders null --workload volumes-local --pods 5001":                   "--pods: 5001 pods of workload volumes-local are more than the 5000",
+		"--workload gpu --nodes 100 --contenders kube-scheduler":                   "--pods: 10000 pods of workload gpu are more than the",
+		"--contenders kube-scheduler-nvidia-gpu":                                   "--contenders: kube-scheduler-nvidia-gpu is of workloads with cards, not of plain",
+		"--workload gpu --contenders berth-yoda --yoda /none":                      "--yoda: stat /none",
+		"--workload gpu --contenders kube-scheduler-yoda --compiled-in /none":      "--compiled-in: stat /none",
+		"--workload gpu --contenders berth-yoda-service --berth /none":             "/none",
 		"--contenders berth-before":                                                "--before",
 		"--contenders null --profile d":                                            "--profile: it is of berth-all, not of null",
 	} {
@@ -232,7 +237,7 @@ func TestCommandLineThatMakesNoSenseIsRefused(t *testing.T) {
 
 func TestWithoutFlagsAllContendersBindPlainPods(t *testing.T) {
 	names := func(args ...string) []string {
-		cfg, err := parse(append([]string{"--berth", os.Args[0]}, args...))
+		cfg, err := parse(append([]string{"--berth", os.Args[0], "--yoda", os.Args[0], "--compiled-in", os.Args[0]}, args...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,6 +263,8 @@ func TestWithoutFlagsAllContendersBindPlainPods(t *testing.T) {
 		{[]string{"--workload", "churn,restart", "--contenders", "berth-all"}, []string{"churn berth-all 1000", "restart berth-all 100"}},
 		{[]string{"--workload", "deployment", "--before", os.Args[0]}, []string{"deployment kube-scheduler 10000", "deployment berth-all 10000", "deployment berth-before 10000"}},
 		{[]string{"--workload", "volumes-csi", "--pods", "5"}, []string{"volumes-csi kube-scheduler 5", "volumes-csi null 5", "volumes-csi berth-all 5"}},
+		{[]string{"--workload", "gpu"}, []string{"gpu berth-all 10000", "gpu berth-yoda-service 10000", "gpu berth-yoda 10000", "gpu kube-scheduler 10000", "gpu kube-scheduler-yoda 10000", "gpu berth-all-again 10000"}},
+		{[]string{"--workload", "gpu", "--profile", "d", "--contenders", "berth-yoda"}, []string{"gpu berth-yoda 10000"}},
 		{[]string{"--workload", "deployments", "--profile", "d"}, []string{"deployments berth-all 10000"}},
 	} {
 		if diff := cmp.Diff(tt.want, names(tt.args...)); diff != "" {

@@ -43,6 +43,7 @@ type result struct {
 	churn      *churnFigures
 	restart    *restartFigures
 	volumes    *volumesFigures
+	gpu        *gpuFigures
 }
 
 // title names the run.
@@ -71,6 +72,7 @@ func runOnce(ctx context.Context, cfg config, w workload, c contender, bin strin
 	}
 	defer plane.Stop()
 	s := &stage{config: cfg, contender: c, load: newLoad(cfg, w), plane: plane, r: &r}
+	s.load.devicePlugin = c.cards == devicePluginGives
 	defer s.end()
 	began := time.Now()
 	if err := plane.CreateNodes(ctx, cfg.nodes, s.load.node); err != nil {

@@ -184,7 +184,7 @@ claims          of all pods that have a node. Each is bound to a volume of its o
 most attached   volumes of one node
                 Controllers of volumes are played, without a limit of their rate; their writes are among the other writes, above.
 `,
-}, {
+}, gpuTable, {
 	has: func(r *result) bool { return r.contender == berthBefore },
 	columns: []column{
 		workloadColumn, contenderColumn,

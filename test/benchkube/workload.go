@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-scheduler/berth/api/scv/v1alpha1"
 	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
@@ -35,6 +36,15 @@ type workload struct {
 	boundPods int
 	// shapeNode makes of a node one of the workload. nil: it is as it is.
 	shapeNode func(*corev1.Node)
+	// shapeOf and shapeNodeOf do the same by what is configured, of a pod and its class, and of a node.
+	shapeOf     func(cfg config, pod *corev1.Pod, i, class int)
+	shapeNodeOf func(cfg config, node *corev1.Node, i int)
+	// cards returns those of a node, for pods that ask for some.
+	cards func(cfg config, node string, i int) []v1alpha1.Card
+	// contenders are who runs it, in this order, unless the command line says. Empty: one of each scheduler.
+	contenders []string
+	// apart: it is not among all workloads, for its contenders are binaries of other modules.
+	apart bool
 	// baseline names the workload that it is compared with, which runs before it. Empty: none.
 	baseline string
 }
@@ -166,6 +176,16 @@ func workloads() []workload {
 		claiming("volumes-csi", "the same with CSI volumes", claims{disk: csiDisk, csiNode: true}),
 		claiming("volumes-local", "a claim each, that waits for the local volume of a node", claims{local: true}),
 		claiming("volumes-provision", "a claim each, for which a volume is provisioned where the pod goes", claims{csiNode: true}),
+		{
+			name: gpuWorkload, about: "pods of 16 kinds that ask for 1, 2 or 4 cards, with memory or clock, of nodes that have 8, of five models", pods: plainPods, limit: longLimit,
+			shapeOf: ofKinds, room: gpuRoom, cards: gpuCards, newScript: func() script { return gpu{} }, apart: true,
+			contenders: []string{berthAll, berthYodaService, berthYoda, kubeScheduler, kubeYoda, berthAllAgain},
+		},
+		{
+			name: openbWorkload, about: "nodes with cards and pods that ask for some, or for part of one, of the trace of --openb, offered in its order until there is no room", limit: longLimit,
+			shapeOf: openbPodOf, shapeNodeOf: openbNodeOf, cards: openbCards, newScript: func() script { return offerOpenb{} }, apart: true,
+			contenders: []string{kubeYoda, kubeDevicePlugin, berthYodaService},
+		},
 	}
 }
 
@@ -199,7 +219,7 @@ func spread(maxSkew int32, action corev1.UnsatisfiableConstraintAction) func(*co
 	}
 }
 
-// allWorkloads stands for all of them on the command line, and volumeWorkloads for those of pods with claims.
+// allWorkloads stands for all of them on the command line but for those that are apart, and volumeWorkloads for those of pods with claims.
 const (
 	allWorkloads    = "all"
 	volumeWorkloads = "volumes"
@@ -227,7 +247,7 @@ func describeWorkloads() string {
 func workloadsNamed(names string) ([]workload, error) {
 	known := workloads()
 	if names == allWorkloads {
-		return known, nil
+		return slices.DeleteFunc(known, func(w workload) bool { return w.apart }), nil
 	}
 	named := func(name string) int { return slices.IndexFunc(known, func(w workload) bool { return w.name == name }) }
 	var out []workload
