@@ -151,9 +151,8 @@ bench-plugins: build ## the same with a filter and a score of others: none, as a
 	go run ./test/benchkube --berth $(BIN)/berth --compiled-in $(BIN)/berth-bench --timeout 10m --contenders berth-all,berth-service,berth-signed,berth-compiled-in,kube-compiled-in,berth-extender,kube-extender $(BENCHFLAGS)
 
 .PHONY: bench-gpu
-bench-gpu: build ## pods that ask for GPUs, on 5,000 nodes of 8: without a plugin, with Yoda as a service and compiled in, kube-scheduler, and that with the original Yoda's rules; BENCHFLAGS='--workload gpu-openb --openb DIR' on the demand of a trace
+bench-gpu: build berth-yoda ## pods that ask for GPUs, on 5,000 nodes of 8: without a plugin, with Yoda as a service and compiled in, kube-scheduler, and that with the original Yoda's rules; BENCHFLAGS='--workload gpu-openb --openb DIR' on the demand of a trace
 	cd berthapp && go build -o $(BIN)/berth-bench ./bench
-	cd plugins/yoda && CGO_ENABLED=0 go build -o $(BIN)/berth-yoda ./cmd/berth-yoda
 	go run ./test/benchkube --berth $(BIN)/berth --compiled-in $(BIN)/berth-bench --yoda $(BIN)/berth-yoda --timeout 30m --workload gpu $(BENCHFLAGS)
 
 .PHONY: chaos

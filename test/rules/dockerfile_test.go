@@ -13,6 +13,7 @@ import (
 var images = map[string]struct{ dir, folder string }{
 	"deploy/Dockerfile":        {"cmd/berth", "cmd"},
 	"cmd/berth-scv/Dockerfile": {"cmd/berth-scv", "cmd/berth-scv"},
+	"plugins/yoda/Dockerfile":  {"plugins/yoda/cmd/berth-yoda", "plugins/yoda"},
 }
 
 func TestImagesAreBuiltOfWhatTheirProgramsImport(t *testing.T) {
