@@ -6,8 +6,8 @@ PACKAGES := ./...
 # Packages that are never tested with the race detector, which makes their tests take five times as long: they start no goroutine.
 # test/rules holds it.
 PURE  := ./internal/aliases ./internal/answer ./internal/cluster ./internal/config ./internal/explain \
-  ./internal/ingest ./internal/manifest ./internal/quantity ./internal/whatif ./internal/wire ./services/queue/pending \
-  ./test/rules ./test/whatif
+  ./internal/ingest ./internal/manifest ./internal/quantity ./internal/wire ./services/queue/pending \
+  ./test/rules
 
 # What NVIDIA's bindings are compiled with: they name all functions of NVML, deprecated ones too, each of which the compiler would tell of.
 NVML_CFLAGS := "-O2 -g -Wno-deprecated-declarations"

@@ -83,7 +83,9 @@ func (s *Service) try(ctx context.Context, look func(*cluster.State) error, ask 
 	if err := turn.Yield(); err != nil {
 		return err
 	}
-	return ask(whatif.WithPause(ctx, turn.Yield), b.box)
+	ctx = whatif.WithPlugins(whatif.WithPause(ctx, turn.Yield), s)
+	ctx = turn.During(ctx)
+	return ask(whatif.WithAside(ctx, func(wait func() error) error { return rpc.Aside(ctx, wait) }), b.box)
 }
 
 // nothing is looked for.

@@ -206,6 +206,9 @@ type Pod struct {
 	UID, Name string
 	// Kind is what it is. Its namespace is the pod's.
 	Kind *Kind
+	// Hypothetical: it is there only in a question that a person has, about what might be. Nobody has reserved anything for it, and it may have been told of another node before, or be there in truth. A plugin that knows more of pods than it is told, such as what it has
+	// reserved for them, takes it for one that has what it would get now.
+	Hypothetical bool
 }
 
 const (

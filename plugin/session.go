@@ -170,7 +170,7 @@ func (s *session) setNode(i int, told *pluginv1.Node) error {
 		case node.Pods[pod.GetUid()] != nil:
 			return pluginproto.Invalid(fmt.Sprintf("pod %q is on node %s already", pod.GetUid(), node.Name), "nodes[%d].added[%d].uid", i, k)
 		}
-		node.Pods[pod.GetUid()] = &Pod{UID: pod.GetUid(), Name: pod.GetName(), Kind: kind}
+		node.Pods[pod.GetUid()] = &Pod{UID: pod.GetUid(), Name: pod.GetName(), Kind: kind, Hypothetical: pod.GetHypothetical()}
 	}
 	return nil
 }

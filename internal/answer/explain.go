@@ -72,7 +72,7 @@ func explanation(x *explain.Explanation) *schedulingv1.ExplainPodResponse {
 		},
 		Summary: x.Headline(), Text: explain.Text(*x), Message: x.Message, NoPreemption: x.NoPreemption,
 		ClassPods: &schedulingv1.PodCounts{Pending: int32(x.Pod.ClassPending), Bound: int32(x.Pod.ClassPlaced)},
-		Nodes:     x.Nodes, Feasible: x.Feasible, NotAsked: x.NotAsked,
+		Nodes:     x.Nodes, Feasible: x.Feasible, NotAsked: x.NotAsked, Notes: x.Notes,
 	}
 	if !x.Version.IsZero() {
 		out.Version = &schedulingv1.Version{Epoch: int64(x.Version.Epoch), Seq: int64(x.Version.Seq)}

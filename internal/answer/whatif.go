@@ -10,7 +10,6 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/cluster"
-	"github.com/berth-scheduler/berth/internal/engine"
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -61,13 +60,15 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 		if err != nil {
 			return faultOf(w.Context(), "manifests", err)
 		}
-		response.Notes = append(response.Notes, notAsked(w.State(), append(pods, added...))...)
-		placed, err := whatif.Place(w, append(pods, added...), whatif.PlaceOptions{
+		all := append(pods, added...)
+		placed, err := whatif.Place(w, all, whatif.PlaceOptions{
 			Preempt: !req.GetNoPreemption(), Brief: req.GetSummaryOnly(), MaxText: outcomeBytes,
 		})
 		if err != nil {
 			return err
 		}
+		response.Notes = append(response.Notes, whatif.NotAskedOf(w, all)...)
+		response.Notes = append(response.Notes, w.Notes()...)
 		// 3. What became of them.
 		told := outcomes{names: names}
 		for k := range placed {
@@ -103,23 +104,6 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 		return nil, err
 	}
 	return response, nil
-}
-
-// notAsked says which plugins of others some pods' profiles use, by profile.
-func notAsked(st *cluster.State, pods []cluster.PodID) (notes []string) {
-	used := make(map[string]bool)
-	for _, id := range pods {
-		if row := st.Pod(id); row != nil {
-			used[st.Class(row.Class).Spec.SchedulerName] = true
-		}
-	}
-	for k := range st.Settings.Profiles {
-		p := &st.Settings.Profiles[k]
-		if plugins := engine.Foreign(p); used[p.SchedulerName] && len(plugins) > 0 {
-			notes = append(notes, fmt.Sprintf("profile %s: plugins of others were not asked: %s", p.SchedulerName, strings.Join(plugins, ", ")))
-		}
-	}
-	return notes
 }
 
 // Capacity says how many more of a pod fit.
@@ -174,7 +158,7 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 			return err
 		}
 		response.Fit, response.AtLeast, response.Message = int32(room.Pods), room.AtLeast, room.Message
-		response.Verdicts = verdicts(room.Verdicts)
+		response.Verdicts, response.Notes = verdicts(room.Verdicts), append(room.Notes, w.Notes()...)
 		return nil
 	})
 	if err != nil {
@@ -227,6 +211,7 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 		if err != nil {
 			return err
 		}
+		response.Notes = append(c.Notes, w.Notes()...)
 		response.One, response.Two = utilization(c.A), utilization(c.B)
 		response.OnlyOne, response.OnlyTwo, response.Moved, response.Same = int32(c.OnlyA), int32(c.OnlyB), int32(c.Moved), int32(c.Same)
 		for _, d := range c.Differ[:min(len(c.Differ), maxMoves)] {

@@ -135,15 +135,19 @@ func (t *table) whatIf(r *schedulingv1.WhatIfResponse) {
 	}
 	t.reasons("Not placed:", r.GetOutcomes(), func(o *schedulingv1.Outcome) bool { return o.GetNode() == "" })
 	t.reasons("Left where they are:", r.GetOutcomes(), func(o *schedulingv1.Outcome) bool { return o.GetNode() != "" && o.GetSkipped() != "" })
-	for k, note := range r.GetNotes() {
+	t.notes(r.GetNotes())
+	if r.GetBefore() != nil && r.GetAfter() != nil {
+		t.gap()
+		t.utilizations("BEFORE", r.GetBefore(), "AFTER", r.GetAfter())
+	}
+}
+
+func (t *table) notes(notes []string) {
+	for k, note := range notes {
 		if k == 0 {
 			t.gap()
 		}
 		t.line("Note: %s", note)
-	}
-	if r.GetBefore() != nil && r.GetAfter() != nil {
-		t.gap()
-		t.utilizations("BEFORE", r.GetBefore(), "AFTER", r.GetAfter())
 	}
 }
 
@@ -332,6 +336,7 @@ func (t *table) capacity(r *schedulingv1.GetCapacityResponse) {
 		fit = "At least " + fit
 	}
 	t.line("%s, as of version %s.", fit, versionText(r.GetVersion()))
+	defer t.notes(r.GetNotes())
 	if r.GetMessage() == "" && len(r.GetVerdicts()) == 0 {
 		return
 	}
@@ -438,6 +443,7 @@ func (t *table) compare(r *schedulingv1.CompareResponse) {
 			t.line("and %s more", count(all-int32(len(r.GetMoves()))))
 		}
 	}
+	t.notes(r.GetNotes())
 	t.gap()
 	t.utilizations("ONE", r.GetOne(), "OTHER", r.GetTwo())
 }

@@ -106,6 +106,9 @@ func (t *table) why(x *schedulingv1.ExplainPodResponse, program string) {
 	if plugins := x.GetNotAsked(); len(plugins) > 0 {
 		t.line("Plugins of others are not asked here: %s. What follows is so without them.", strings.Join(plugins, ", "))
 	}
+	for _, note := range x.GetNotes() {
+		t.line("Note: %s.", note)
+	}
 	if ahead := x.GetPod().GetAhead(); len(ahead) > 0 {
 		t.gap()
 		t.line("Ahead of it:")
@@ -245,7 +248,7 @@ func (t *table) obstacle(o *schedulingv1.Obstacle) string {
 func (t *table) suggestions(x *schedulingv1.ExplainPodResponse) {
 	switch len(x.GetSuggestions()) {
 	case 0:
-		t.line("No single change would help.")
+		t.line("No single change is known to help.")
 	case 1:
 		t.line("This change would help:")
 	default:

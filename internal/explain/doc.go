@@ -3,5 +3,5 @@
 //
 // Explain asks a whatif.Sandbox, a copy of the cluster, and takes every hypothesis back. A change is told only after it has
 // been made there and a node could take the pod. Text renders an Explanation for a terminal. The package is pure: no clock, no
-// I/O.
+// I/O, but that plugins of others are asked as whatif does.
 package explain

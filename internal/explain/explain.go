@@ -64,8 +64,12 @@ type Explanation struct {
 	// NoPreemption is why the pod may not preempt others, in kube-scheduler's words. It is empty if it may, or if its profile does
 	// not preempt at all. Only if the cause is Rejected.
 	NoPreemption string
-	// NotAsked are the plugins of others by which the pod's profile says which pods may be tried, filters, scores and looks for a way.
+	// NotAsked are the plugins of others by which the pod's profile says which pods may be tried, filters, scores and looks for a way, and that have not been asked: see whatif.World.NotAsked.
 	NotAsked []string
+	// ByPlugins says that plugins of others refuse nodes that could run the pod but for them: then no changes are looked for.
+	ByPlugins bool
+	// Notes say which plugin services could not be asked, and what one has answered in place of what it was asked.
+	Notes []string
 
 	// Candidates are the best nodes, best first, at most 10, as a commit would score them. A pod that requires a node has none: it goes
 	// to its node without scoring.
@@ -129,9 +133,6 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 			out.Pod.YieldedTo = st.Settings.YieldedTo
 		}
 		profile := st.Profile(out.Pod.Profile)
-		if profile != nil {
-			out.NotAsked = engine.Foreign(profile)
-		}
 		if out.Judged = profile != nil; !out.Judged {
 			return nil
 		}
@@ -151,6 +152,11 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 			return fmt.Errorf("pod %d has no class", pod)
 		}
 		out.Nodes, out.Feasible, out.Rejections = survey.Nodes, survey.Feasible, survey.Rejections
+		said, err := out.ask(w, pod)
+		if err != nil {
+			return err
+		}
+		out.NotAsked, out.Notes = w.NotAsked(profile), append(out.Notes, w.Notes()...)
 		out.Claims = found.told(&survey)
 		if out.Cause == Rejected && out.Feasible > 0 {
 			out.Cause = Fits
@@ -168,9 +174,13 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 			out.Nearest = append(out.Nearest, missOf(w, pod, m.Node))
 		}
 		// 4. How do the best ones score?
-		return out.score(w, pod, at)
+		if err := out.score(w, pod, at, said); err != nil {
+			return err
+		}
+		out.ByPlugins = len(said.refused) > 0
+		return nil
 	})
-	if err == nil && out.Cause == Rejected {
+	if err == nil && out.Cause == Rejected && !out.ByPlugins { // no change of a pod or a node is known to be what they want
 		out.Changes, out.NoPreemption, err = found.changes(ctx, s, pod)
 	}
 	if err != nil {

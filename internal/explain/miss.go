@@ -52,6 +52,12 @@ func missOf(w *whatif.World, pod cluster.PodID, i cluster.NodeIndex) Miss {
 	return m
 }
 
+// add adds something else that the node lacks.
+func (m *Miss) add(lack engine.Lack) {
+	m.Things, m.Relative = m.Things+1, m.Relative+lack.Relative
+	m.Lacks, m.Blockers = append(m.Lacks, lack), append(m.Blockers, Blocker{})
+}
+
 // keep puts a miss where it belongs among the nearest, if it does.
 func keep(nearest []Miss, m Miss) []Miss {
 	if len(nearest) == maxMisses && m.compare(&nearest[maxMisses-1]) >= 0 {

@@ -40,13 +40,16 @@ type Here struct {
 	Best bool
 }
 
-// score scores the feasible nodes for a pending pod; at is where it was placed.
-func (x *Explanation) score(w *whatif.World, pod cluster.PodID, at cluster.NodeIndex) error {
+// score scores the feasible nodes for a pending pod; at is where it was placed, and said what plugins of others say.
+func (x *Explanation) score(w *whatif.World, pod cluster.PodID, at cluster.NodeIndex, said *opinion) error {
 	st, e := w.State(), w.Evaluator()
 	subject := engine.SubjectOf(&st.Pod(pod).Pod)
 	if at != cluster.NoNode {
 		x.Here = &Here{Candidate: Candidate{Node: st.Nodes.Spec[at].Name}}
 		x.Here.Miss = missOf(w, pod, at)
+		if lack, is := said.lack(at); is {
+			x.Here.Miss.add(lack)
+		}
 		x.Here.Feasible = x.Here.Miss.Things == 0
 	}
 	if x.Feasible == 0 || x.Pod.RequiredNode != "" {
@@ -58,11 +61,18 @@ func (x *Explanation) score(w *whatif.World, pod cluster.PodID, at cluster.NodeI
 	if refused != cluster.NoNode {
 		f.Eligible.Clear(refused)
 	}
-	groups, _ := e.Score(st, subject, everything(st), f.Eligible, maxCandidates)
-	listed := len(groups)
+	listed := maxCandidates
+	if said.said != nil { // who is best is not known without them
+		for i := range said.refused {
+			f.Eligible.Clear(i)
+		}
+		listed = len(said.left)
+	}
+	groups, _ := e.Score(st, subject, everything(st), f.Eligible, listed)
+	own := len(groups)
 	if x.Here != nil && x.Here.Feasible {
-		if own, ok := e.GroupOf(st, subject, at); ok {
-			groups = append(groups, own)
+		if of, ok := e.GroupOf(st, subject, at); ok {
+			groups = append(groups, of)
 		}
 	}
 	scores, ok := e.Totals(st, subject, groups, refused)
@@ -71,7 +81,7 @@ func (x *Explanation) score(w *whatif.World, pod cluster.PodID, at cluster.NodeI
 	}
 	// 2. The best of all groups.
 	columns := columnsOf(st, subject, groups, scores)
-	seed := engine.TieSeed(st, subject.Class)
+	seed, theirs := engine.TieSeed(st, subject.Class), said.scores()
 	for g := range groups {
 		if !scores[g].Feasible {
 			continue
@@ -82,7 +92,8 @@ func (x *Explanation) score(w *whatif.World, pod cluster.PodID, at cluster.NodeI
 				Node: st.Nodes.Spec[node].Name, Total: scores[g].Totals[n],
 				Scores: columns.of(&groups[g], n, &scores[g]), tie: cluster.Mix(uint64(node) ^ seed),
 			}
-			if g == listed {
+			c.add(theirs[node])
+			if g == own {
 				x.Here.Candidate = c
 				continue
 			}

@@ -22,6 +22,9 @@ func Text(x Explanation) string {
 	if len(x.NotAsked) > 0 {
 		line("Plugins of others are not asked here: %s. What follows is so without them.", strings.Join(x.NotAsked, ", "))
 	}
+	for _, note := range x.Notes {
+		line("Note: %s.", note)
+	}
 	if len(x.Rejections) > 0 {
 		line("")
 		x.rejections(&b)
@@ -204,6 +207,10 @@ func (m *Miss) Details() []string {
 func (x *Explanation) help(b *strings.Builder) {
 	switch len(x.Changes) {
 	case 0:
+		if x.ByPlugins {
+			fmt.Fprintln(b, "What change would help is for plugins of others to say.")
+			return
+		}
 		fmt.Fprintln(b, "No single change helps.")
 	case 1:
 		fmt.Fprintln(b, "One change would help:")

@@ -25,6 +25,7 @@ type Asking struct {
 	parts    []*part
 	at       time.Duration // when it was looked last what holds, by service.clock
 	collects int           // how often something has been collected
+	inquiry  *Inquiry      // nil: it is about a pod that is placed
 }
 
 // part is what one service is asked.
@@ -76,8 +77,11 @@ func (k *Asking) SetPod(pod *corev1.Pod) error {
 	return nil
 }
 
-// alike returns a pod without what tells it apart from others of its kind.
+// alike returns a pod without what tells it apart from others of its kind. One that has metadata alone is what it is: it stands for another.
 func alike(pod *corev1.Pod) *corev1.Pod {
+	if Stands(pod) {
+		return pod
+	}
 	out := pod.DeepCopy()
 	out.ObjectMeta = metav1.ObjectMeta{
 		Namespace: pod.Namespace, GenerateName: pod.GenerateName, Labels: pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences,

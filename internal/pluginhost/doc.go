@@ -12,6 +12,8 @@
 //   - [Asking.CollectBest] and [Asking.Exchange] in place of all these, where a service takes what it had said of some nodes for an earlier pod: all is asked in one question, and [Asking.Chosen] is the node.
 //   - [Asking.Holds], under the lock again: whether the answer about a node is of the node as it is now. Only then may a pod be placed there.
 //
+// What people ask about what might be, in a copy of the state, is an [Inquiry]: it asks the same in the same way, by sessions of its own, which a binder passes on ([Passage]).
+//
 // # What is kept
 //
 // A stream to a service is a session. In it are told once: nodes, the pods on them, and kinds of pods, which are pods that filters and scores treat alike ([engine.Subject]), and

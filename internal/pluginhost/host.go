@@ -116,6 +116,7 @@ type Host struct {
 	objects  Objects
 	log      *slog.Logger
 	standing atomic.Pointer[standing]
+	inquires *Inquiry // whose host it is; nil: pods are placed by what is answered
 
 	activations chan struct{} // holds a value while there may be some
 }
@@ -372,6 +373,9 @@ func (h *Host) BeginPostFilter(ctx context.Context, epoch cluster.Epoch, schedul
 func (k *Asking) skip(ctx context.Context, s *service, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if k.inquiry != nil {
+		return k.inquiry.skip(s, err)
 	}
 	err = fmt.Errorf("plugin service %q: %w", s.Name, err)
 	if !s.Ignorable || errors.Is(err, errConfig) {

@@ -21,8 +21,8 @@ import (
 const (
 	// failedFor is how long a service that has failed is not asked again: so pods fail at once that would all wait for it, and people have time to read why.
 	failedFor = time.Second
-	// largest bounds a message, as the proto says.
-	largest = 16 << 20
+	// LargestMessage bounds a message, in bytes, as the proto says.
+	LargestMessage = 16 << 20
 )
 
 var (
@@ -100,7 +100,7 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 		return err
 	}
 	within, cancel, stream, err := open(ctx, s.Timeout, func(ctx context.Context) (pluginv1.PluginService_JudgeClient, error) {
-		return pluginv1.NewPluginServiceClient(s.Conn).Judge(ctx, grpc.MaxCallRecvMsgSize(largest), grpc.MaxCallSendMsgSize(largest))
+		return pluginv1.NewPluginServiceClient(s.Conn).Judge(ctx, grpc.MaxCallRecvMsgSize(LargestMessage), grpc.MaxCallSendMsgSize(LargestMessage))
 	})
 	if err != nil {
 		return fmt.Errorf("begin a session: %w", short(err))
@@ -109,7 +109,13 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 		cancel(err)
 		return err
 	}
+	if s.host.inquires != nil {
+		plugins = judging(plugins)
+	}
 	s.session = newSession(&s.limits, epoch, plugins)
+	if s.host.inquires != nil {
+		s.session.hypothetical = s.host.inquires.hypothetical
+	}
 	s.session.profiles, s.session.activates, s.session.connection = s.profiles, described.GetActivates(), to
 	s.session.calls.begin(within, cancel, stream)
 	s.log.Info("plugin service: session begun")

@@ -288,7 +288,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		return nil, err
 	}
 	within, cancel, stream, err := open(ctx, s.Timeout, func(ctx context.Context) (pluginv1.PluginService_PlaceClient, error) {
-		return pluginv1.NewPluginServiceClient(s.Conn).Place(ctx, grpc.MaxCallSendMsgSize(largest))
+		return pluginv1.NewPluginServiceClient(s.Conn).Place(ctx, grpc.MaxCallSendMsgSize(LargestMessage))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("begin to place: %w", short(err))

@@ -55,6 +55,9 @@ type session struct {
 	spare      *column // of a kind that is forgotten, for another one; nil: there is none
 	outbox     []*batch
 	begun      bool // what is noted next is of another Collect: it goes to a request of its own
+
+	hypothetical func(uid string) bool // of pods on nodes; nil: all are there
+	said         bool                  // that it is about what might be, if it is
 }
 
 // dependencies are what answers depend on.
@@ -85,9 +88,15 @@ type toldNode struct {
 	told      bool
 	spec, seq cluster.Seq // of what it is itself, and of all that was told
 	name      string
-	object    *corev1.Node     // nil: it is to be told
-	objects   uint32           // how many there have been
-	pods      map[string]*kind // by uid
+	object    *corev1.Node       // nil: it is to be told
+	objects   uint32             // how many there have been
+	pods      map[string]toldPod // by uid
+}
+
+// toldPod is a pod as it has been told.
+type toldPod struct {
+	kind         *kind
+	hypothetical bool
 }
 
 // kindKey tells kinds apart.
@@ -154,7 +163,8 @@ func (is *session) last() *batch {
 			return b
 		}
 	}
-	b := &batch{request: &pluginv1.JudgeRequest{Profiles: is.profiles, ForgottenKinds: is.dropped}}
+	b := &batch{request: &pluginv1.JudgeRequest{Profiles: is.profiles, ForgottenKinds: is.dropped, Hypothetical: is.hypothetical != nil && !is.said}}
+	is.said = true
 	is.freeIDs = append(is.freeIDs, is.dropped...)
 	is.begun, is.profiles, is.dropped = false, nil, nil
 	is.outbox = append(is.outbox, b)
@@ -179,8 +189,8 @@ func (is *session) sync(st *cluster.State) {
 	}
 	st.ChangedSince(is.synced, func(i cluster.NodeIndex) {
 		if n := &is.nodes[i]; n.told && !st.Nodes.Live.Has(i) {
-			for _, k := range n.pods {
-				k.placed--
+			for _, p := range n.pods {
+				p.kind.placed--
 			}
 			b := is.last()
 			b.request.ForgottenNodes = append(b.request.ForgottenNodes, int32(i))
@@ -394,27 +404,28 @@ func (is *session) askBest(k *kind, u *use, seq cluster.Seq, own *ownScores, tot
 // tellPods tells which pods have come to a node, and left it.
 func (is *session) tellPods(st *cluster.State, i cluster.NodeIndex, n *toldNode, m *pluginv1.Node) {
 	if n.pods == nil {
-		n.pods = make(map[string]*kind)
+		n.pods = make(map[string]toldPod)
 	}
 	there := make(map[string]bool, len(n.pods))
 	for _, row := range st.PodsOn(i) {
 		there[row.UID] = true
 		key := kindKey{Subject: engine.SubjectOf(&row.Pod)}
-		if was := n.pods[row.UID]; was != nil {
-			if was.key == key {
+		hypothetical := is.hypothetical != nil && is.hypothetical(row.UID)
+		if was, told := n.pods[row.UID]; told {
+			if was.kind.key == key && was.hypothetical == hypothetical {
 				continue
 			}
-			was.placed-- // it has other labels now, say
+			was.kind.placed-- // it has other labels now, say
 			m.Removed = append(m.Removed, row.UID)
 		}
 		k := is.kindOf(st, key, nil)
 		k.placed++
-		n.pods[row.UID] = k
-		m.Added = append(m.Added, &pluginv1.PlacedPod{Uid: row.UID, Name: row.Name, Kind: k.id})
+		n.pods[row.UID] = toldPod{k, hypothetical}
+		m.Added = append(m.Added, &pluginv1.PlacedPod{Uid: row.UID, Name: row.Name, Kind: k.id, Hypothetical: hypothetical})
 	}
-	for uid, k := range n.pods {
+	for uid, p := range n.pods {
 		if !there[uid] {
-			k.placed--
+			p.kind.placed--
 			delete(n.pods, uid)
 			m.Removed = append(m.Removed, uid)
 		}

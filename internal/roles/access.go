@@ -47,6 +47,11 @@ var rights = []struct {
 		binderv1.BinderService_AskPostFilter_FullMethodName,
 		binderv1.BinderService_AskPreEnqueue_FullMethodName,
 	}},
+	{only(coord.RoleBinder), only(coord.RoleGateway), []string{
+		binderv1.BinderService_GetPluginServices_FullMethodName,
+		binderv1.BinderService_DescribePluginService_FullMethodName,
+		binderv1.BinderService_JudgeHypothetical_FullMethodName,
+	}},
 	{only(coord.RoleFilterWorker), only(coord.RoleQueue), []string{
 		filterv1.FilterService_Filter_FullMethodName,
 		filterv1.FilterService_DryRunPreemption_FullMethodName,

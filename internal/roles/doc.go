@@ -41,6 +41,12 @@
 //	pluginhost.placing.mu      on which stream a plugin service is told of placements
 //	pluginhost.placeStream.mu  which steps of placements are under way on a stream
 //	pluginhost.changes.mu      which nodes have changed for a plugin service
+//	pluginhost.doubts.mu       how often in a row nothing has come of a process of a plugin service
+//	discovered.Service.mu      to which process of a plugin service there is a connection
+//	gateway.peers.mu           who is alive, and leads
+//	rpc.Clients.mu             connections, by address
+//	kube.Source.mu             what a source has been told of the API server
+//	kube.mirror.mu             objects as the API server has told them
 //	binder.bound.mu            how much of something is taken
 //	binder.names.mu            whether shared scheduler names are the term's
 //	binder.turns.mu            what waits for workers, by namespace

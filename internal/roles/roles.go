@@ -25,6 +25,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/replica"
@@ -220,7 +221,9 @@ const mostBindWorkers = 64
 func bindWorkersOf(qps float32) int { return max(1, min(mostBindWorkers, int(qps/4))) }
 
 func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, cl Cluster) error {
-	r := role{role: coord.RoleBinder, id: id}
+	r := role{role: coord.RoleBinder, id: id, options: []rpc.Option{
+		rpc.WithStreamRequestLimit(binderv1.BinderService_JudgeHypothetical_FullMethodName, pluginhost.LargestMessage),
+	}}
 	if err := e.listen(&r, listen); err != nil {
 		return err
 	}

@@ -102,12 +102,15 @@ func withRequests(stream grpc.ServerStream, method string, limit int, counted bo
 	return stream
 }
 
-// boundRequests is the outermost interceptor of streams: messages are read behind those that count them.
-func boundRequests(limit int, counted bool) grpc.StreamServerInterceptor {
+// boundRequests is the outermost interceptor of streams: messages are read behind those that count them. Larger are the limits of methods with larger ones.
+func boundRequests(limit int, counted bool, larger map[string]int) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		limit := limit
 		if info.IsClientStream {
 			limit = min(limit, streamRequestBytes)
+		}
+		if of, ok := larger[info.FullMethod]; ok {
+			limit = of
 		}
 		return handler(srv, withRequests(stream, info.FullMethod, limit, counted))
 	}

@@ -51,6 +51,7 @@ type Option func(*options)
 
 type options struct {
 	requestLimit     int
+	streamLimits     map[string]int // by method
 	deadline         time.Duration
 	drainFor         time.Duration
 	connAge, ageLeft time.Duration
@@ -65,6 +66,16 @@ type options struct {
 // A larger one is answered INVALID_ARGUMENT (TOO_LARGE) by a server that is open to people, and by others RESOURCE_EXHAUSTED, which is
 // gRPC's own, without reason or RetryInfo: it never gets smaller.
 func WithRequestLimit(bytes int) Option { return func(o *options) { o.requestLimit = bytes } }
+
+// WithStreamRequestLimit sets the largest request, in bytes, of a method of several, at a server that is for other roles; by default it is 64 KiB.
+func WithStreamRequestLimit(method string, bytes int) Option {
+	return func(o *options) {
+		if o.streamLimits == nil {
+			o.streamLimits = make(map[string]int)
+		}
+		o.streamLimits[method] = bytes
+	}
+}
 
 // WithDeadline sets the deadline of a unary call whose client set none, and the latest one if the server is open to people; by default it is [DefaultServerDeadline].
 func WithDeadline(d time.Duration) Option { return func(o *options) { o.deadline = d } }
@@ -158,7 +169,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 	var tracing []otelgrpc.Option
 	if o.public {
 		s.public = newPublic(&o, members, cfg.Turns, chainUnary(unary), gates.unary)
-		stream = append([]grpc.StreamServerInterceptor{boundRequests(o.requestLimit, true)}, append(stream, s.public.stream)...)
+		stream = append([]grpc.StreamServerInterceptor{boundRequests(o.requestLimit, true, nil)}, append(stream, s.public.stream)...)
 		if o.forwarding {
 			serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(forwardedStreams), grpc.MaxHeaderListSize(maxHeaderBytes))
 		} else {
@@ -170,7 +181,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 		tracing = append(tracing, otelgrpc.WithPublicEndpoint())
 	} else {
 		s.inner = &inner{outer: chainUnary(unary), gates: gates.unary, members: members}
-		stream = append([]grpc.StreamServerInterceptor{boundRequests(streamRequestBytes, false)}, stream...)
+		stream = append([]grpc.StreamServerInterceptor{boundRequests(streamRequestBytes, false, o.streamLimits)}, stream...)
 		serverOptions = append(serverOptions, grpc.MaxConcurrentStreams(maxStreamsPerConnection), grpc.MaxHeaderListSize(maxHeaderBytes),
 			grpc.StaticStreamWindowSize(innerWindow), grpc.StaticConnWindowSize(innerConnWindow))
 	}

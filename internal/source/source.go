@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 )
@@ -60,6 +62,8 @@ type Pod struct {
 	Labels cluster.LabelSet
 	// Extenders are those that the pod interests, if it has no node, as the source was told to find out: extender.Interest.
 	Extenders uint64
+	// Object is the pod in full, if plugins of others may have to be sent it and it is not one of the source: nil of all that a source tells. Nobody changes it.
+	Object *corev1.Pod
 }
 
 // Binding is one placement to be written.

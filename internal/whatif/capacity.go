@@ -23,6 +23,7 @@ type Room struct {
 	Nodes    int
 	Verdicts []engine.VerdictCount
 	Message  string
+	Notes    []string // which plugins of others have not been asked
 }
 
 // Capacity says how many more pods like one fit, up to a limit from 1 to MaxCapacity, without preemption. Where pods on other
@@ -49,15 +50,20 @@ func Capacity(w *World, pod source.Pod, limit int) (Room, error) {
 		}
 		row := w.State().Pod(id)
 		subject := engine.SubjectOf(&row.Pod)
+		inquiry, err := w.inquiry(w.State().Class(row.Class).Spec.SchedulerName)
+		if err != nil {
+			return err
+		}
+		asks := inquiry != nil // each pod is asked about
 		switch {
 		case w.State().Profile(w.State().Class(row.Class).Spec.SchedulerName) == nil:
 			return fmt.Errorf("no profile is of the scheduler %q", w.State().Class(row.Class).Spec.SchedulerName)
 		case w.State().Yields(row.Class):
 			room.Message = "pods of " + w.State().Class(row.Class).Spec.SchedulerName + " are left to another scheduler: " + w.State().Settings.YieldedTo
 			return nil
-		case row.RequiredNode == "":
+		case row.RequiredNode == "" && !asks:
 			if c, ok := w.Evaluator().Capacity(w.State(), subject, int64(limit)); ok {
-				room = Room{Pods: int(c.Pods), AtLeast: c.Pods >= int64(limit)}
+				room = Room{Pods: int(c.Pods), AtLeast: c.Pods >= int64(limit), Notes: NotAskedOf(w, []cluster.PodID{id})}
 				if !room.AtLeast {
 					room.Nodes, room.Verdicts, room.Message = int(c.Nodes), c.Verdicts, engine.FitMessage(int(c.Nodes), c.Verdicts)
 				}
@@ -69,6 +75,7 @@ func Capacity(w *World, pod source.Pod, limit int) (Room, error) {
 			most = min(most, max(maxSetBytes/len(first.Labels.Key()), 1))
 		}
 		room, err = w.fill(id, first, own, most)
+		room.Notes = NotAskedOf(w, []cluster.PodID{id})
 		return err
 	})
 	if err != nil {

@@ -17,6 +17,7 @@ type Comparison struct {
 	Moved  int   // placed on different nodes
 	Same   int   // placed on the same node
 	Differ []Difference
+	Notes  []string // which plugins of others have not been asked under one or the other
 }
 
 // Difference is a pod that is not in the same place, in the order of the pods.
@@ -28,15 +29,20 @@ type Difference struct {
 // Compare places pods under two settings and says what differs: in particular profiles, of other configurations. Pods that are
 // placed are made pending first; see Everything. The World is as before when it returns.
 func Compare(w *World, a, b cluster.Settings, pods []cluster.PodID, o PlaceOptions) (Comparison, error) {
-	outcomesA, usageA, err := w.under(a, pods, o)
+	outcomesA, usageA, notes, err := w.under(a, pods, o)
 	if err != nil {
 		return Comparison{}, fmt.Errorf("compare: %w", err)
 	}
-	outcomesB, usageB, err := w.under(b, pods, o)
+	outcomesB, usageB, more, err := w.under(b, pods, o)
 	if err != nil {
 		return Comparison{}, fmt.Errorf("compare: %w", err)
 	}
-	out := Comparison{A: usageA, B: usageB, Pods: len(pods)}
+	out := Comparison{A: usageA, B: usageB, Pods: len(pods), Notes: notes}
+	for _, note := range more {
+		if !slices.Contains(notes, note) {
+			out.Notes = append(out.Notes, note)
+		}
+	}
 	for k := range outcomesA {
 		one, two := &outcomesA[k], &outcomesB[k]
 		switch {
@@ -72,13 +78,11 @@ func Everything(w *World) []cluster.PodID {
 }
 
 // under places pods under settings and takes it back.
-func (w *World) under(settings cluster.Settings, pods []cluster.PodID, o PlaceOptions) ([]PodOutcome, Usage, error) {
-	var outcomes []PodOutcome
-	var usage Usage
+func (w *World) under(settings cluster.Settings, pods []cluster.PodID, o PlaceOptions) (outcomes []PodOutcome, usage Usage, notes []string, err error) {
 	if len(pods) > MaxPods {
-		return nil, usage, fmt.Errorf("%w: %d pods, at most %d are possible", ErrTooMuch, len(pods), MaxPods)
+		return nil, usage, nil, fmt.Errorf("%w: %d pods, at most %d are possible", ErrTooMuch, len(pods), MaxPods)
 	}
-	err := w.Try(func() error {
+	err = w.Try(func() error {
 		if err := w.SetSettings(settings); err != nil {
 			return err
 		}
@@ -99,10 +103,10 @@ func (w *World) under(settings cluster.Settings, pods []cluster.PodID, o PlaceOp
 		}
 		var err error
 		outcomes, err = Place(w, again, o)
-		usage = UsageOf(st)
+		usage, notes = UsageOf(st), NotAskedOf(w, again)
 		return err
 	})
-	return outcomes, usage, err
+	return outcomes, usage, notes, err
 }
 
 // Configured returns settings with the profiles and backoffs of a KubeSchedulerConfiguration, in YAML or JSON, and what that sets

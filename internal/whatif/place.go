@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
 )
 
 const (
@@ -165,6 +166,11 @@ type placing struct {
 	index  map[engine.Subject]int // of the placer's candidates
 	freed  int                    // how often room became free so far: by preemption, or because a nomination ended elsewhere or for nothing
 
+	// Of the pod that was tried last, if plugins of others have a say about it:
+	said       *pluginhost.Asking                       // what they have said last; nil: nobody was asked
+	refused    map[cluster.NodeIndex]pluginhost.Refusal // nodes that can run it but for these plugins
+	unanswered string                                   // what was answered instead; "": nothing was
+
 	failed map[engine.Subject]*failure // the last one of pods that neither require a node nor are nominated
 }
 
@@ -246,6 +252,13 @@ func (p *placing) one(k int) (placed, evicts bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
+	if placement != engine.Placed && p.unanswered != "" { // the attempt fails
+		out.Outcome, out.Nodes, out.Verdicts, out.Message = Unplaced, 0, nil, p.unanswered
+		if err = p.resign(out.Pod); err == nil {
+			err = p.tell(k)
+		}
+		return false, false, err
+	}
 	if placement != engine.Placed {
 		if err := p.explain(out); err != nil {
 			return false, false, err
@@ -272,7 +285,7 @@ func (p *placing) one(k int) (placed, evicts bool, err error) {
 // tell counts what is now told of a pod.
 func (p *placing) tell(k int) error {
 	out := &p.outcomes[k]
-	now := told{crossNode: engine.CrossNode(out.Verdicts)}
+	now := told{crossNode: engine.CrossNode(out.Verdicts) || len(p.refused) > 0}
 	if p.options.Brief {
 		out.Verdicts, out.Message = nil, ""
 	}
@@ -300,6 +313,7 @@ func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 	st, id := p.w.State(), p.outcomes[k].Pod
 	row := st.Pod(id)
 	subject := engine.SubjectOf(&row.Pod)
+	p.said, p.refused, p.unanswered = nil, nil, ""
 	if st.Nodes.Count() == 0 || st.Class(row.Class).Spec.Unsupported != "" {
 		return cluster.NoNode, engine.NoFit, nil
 	}
@@ -307,6 +321,12 @@ func (p *placing) choose(k int) (cluster.NodeIndex, engine.Placement, error) {
 		if f := p.failed[subject]; f != nil && f.version == st.Version() {
 			return cluster.NoNode, engine.NoFit, nil
 		}
+	}
+	if asks, err := p.asks(row); asks || err != nil {
+		if err != nil {
+			return cluster.NoNode, engine.NoFit, err
+		}
+		return p.chooseAsked(id)
 	}
 	switch {
 	case p.placer == nil:
@@ -414,8 +434,12 @@ func (p *placing) explain(out *PodOutcome) error {
 		}
 	}
 	why := explain(p.w, out.Pod)
+	if len(p.refused) > 0 {
+		why.why = engine.MergeVerdicts(why.why, CountRefusals(st, p.refused))
+		why.message = engine.FitMessage(why.nodes, why.why)
+	}
 	out.Outcome, out.Nodes, out.Verdicts, out.Message = Unplaced, why.nodes, why.why, why.message
-	if alone {
+	if alone && (p.said == nil || !p.said.NeedsPod()) {
 		p.failed[subject] = why
 	}
 	return nil

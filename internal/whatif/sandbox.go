@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/ingest"
@@ -124,8 +126,9 @@ func (s *Sandbox) Try(ctx context.Context, ask func(*World) error) error {
 		return s.spoiled
 	}
 	before := s.state.Digest()
-	s.world = &World{ctx: ctx, s: s}
+	s.world = &World{ctx: ctx, s: s, placed: make(map[string]int), brought: make(map[string]*corev1.Pod)}
 	s.spoiled = fmt.Errorf("%w: a try has not come to its end", ErrSpoiled) // unless this one does
+	defer s.world.asking.end()
 	err := ask(s.world)
 	undone := s.world.undo(0)
 	s.world = nil

@@ -3,6 +3,7 @@ package whatif
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -48,11 +49,40 @@ func (w *World) Apply(d cluster.Delta) error {
 	if err := w.remember(d); err != nil {
 		return err
 	}
+	uid := w.comes(d)
 	if err := w.s.state.Apply(d); err != nil {
 		w.steps = w.steps[:n]
 		return err
 	}
+	if _, is := w.placed[uid]; uid != "" && !is {
+		w.placed[uid] = n
+	}
 	return nil
+}
+
+// comes returns the uid of a pod that a delta has come to a node, "" if it does not.
+func (w *World) comes(d cluster.Delta) string {
+	id, uid, node := cluster.NoPod, "", ""
+	switch d := d.(type) {
+	case cluster.PodSet:
+		id, uid, node = d.ID, d.Pod.UID, d.Pod.NodeName
+	case cluster.PodAssumed:
+		id = d.ID
+	case cluster.PodBound:
+		id = d.ID
+	default:
+		return ""
+	}
+	row := w.s.state.Pod(id)
+	switch {
+	case row != nil && row.Placed() && (uid == "" || row.UID == uid && row.NodeName == node):
+		return ""
+	case uid == "" && row != nil:
+		return row.UID
+	case node == "":
+		return ""
+	}
+	return uid
 }
 
 // remember appends the steps that undo a delta, which need not be one that the state accepts.
@@ -212,6 +242,7 @@ func (w *World) undo(first int) error {
 			return err
 		}
 	}
+	maps.DeleteFunc(w.placed, func(_ string, behind int) bool { return behind >= first })
 	return nil
 }
 

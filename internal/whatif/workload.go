@@ -222,7 +222,9 @@ func parsePod(raw []byte) (source.Pod, []ownClaim, error) {
 			own = append(own, ownClaim{suffix: "-" + pod.Spec.Volumes[k].Name, ephemeral: true, shape: *source.ReducePersistentVolumeClaim(claim)})
 		}
 	}
-	return source.ReducePod(pod), own, nil
+	reduced := source.ReducePod(pod)
+	reduced.Object = pod
+	return reduced, own, nil
 }
 
 // controller returns the controller that the pods would have, and notes its selector.

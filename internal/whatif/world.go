@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/ingest"
@@ -18,6 +20,10 @@ type World struct {
 	ctx   context.Context // of the call of Try, which a World does not outlive
 	s     *Sandbox
 	steps []step // what undoes the changes, in the order of the changes
+
+	placed  map[string]int         // pods on nodes that are there in the question only, by uid: behind how many steps they came there
+	brought map[string]*corev1.Pod // what pods are that the question has brought, by uid
+	asking  asking
 }
 
 // State returns the cluster as it would be, to be read only. It is valid until Try returns; it shows later changes.
@@ -264,6 +270,11 @@ func (w *World) AddPod(pod source.Pod) (cluster.PodID, error) {
 	if err := w.Observe(source.Event{Kind: source.PodSet, Pod: pod}); err != nil {
 		return cluster.NoPod, err
 	}
+	if pod.Object != nil {
+		w.brought[pod.UID] = pod.Object
+	} else {
+		delete(w.brought, pod.UID)
+	}
 	id, _ := w.State().PodByUID(pod.UID)
 	return id, nil
 }
@@ -277,6 +288,9 @@ func (w *World) Pod(id cluster.PodID) (source.Pod, bool) {
 	pod := source.Pod{Pod: row.Pod, Class: w.State().Class(row.Class).Spec}
 	if labels := w.State().Labels(row.Labels); labels != nil {
 		pod.Labels = labels.LabelSet
+	}
+	if w.ctx.Value(pluginsKey{}) != nil {
+		pod.Object = w.object(row)
 	}
 	return pod, true
 }

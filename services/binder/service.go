@@ -120,6 +120,7 @@ type Service struct {
 	metrics   *metrics
 	feed      *replica.Feed        // the log of the open term; closed while there is none
 	extenders *extenders           // nil: there are no extenders
+	passing   *rpc.Gate            // streams about what might be
 	term      atomic.Pointer[term] // the open term; nil while there is none
 	waits     atomic.Pointer[string]
 }
@@ -131,7 +132,8 @@ func New(cfg Config) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, shared: sharedNames(cfg.Settings, cfg.SharedNames),
-		feed: replica.NewFeed(replica.FeedConfig{Log: cfg.Log, Metrics: cfg.Metrics}),
+		feed:    replica.NewFeed(replica.FeedConfig{Log: cfg.Log, Metrics: cfg.Metrics}),
+		passing: rpc.NewGate(passingAtOnce, passingWaiting),
 	}
 	if cfg.Extenders != nil || cfg.Plugins != nil {
 		s.extenders = newExtenders(cfg.Extenders, cfg.Plugins, cfg.Objects)

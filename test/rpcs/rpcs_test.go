@@ -46,24 +46,27 @@ func FuzzGetMapRPC(f *testing.F)          { fuzz(f, "GetMap") }
 func FuzzGetQueueRPC(f *testing.F)        { fuzz(f, "GetQueue") }
 func FuzzDrainMemberRPC(f *testing.F)     { fuzz(f, "DrainMember") }
 
-func FuzzCommitRPC(f *testing.F)              { fuzz(f, "Commit") }
-func FuzzAskRPC(f *testing.F)                 { fuzz(f, "Ask") }
-func FuzzAskPreemptRPC(f *testing.F)          { fuzz(f, "AskPreempt") }
-func FuzzAskPostFilterRPC(f *testing.F)       { fuzz(f, "AskPostFilter") }
-func FuzzAskPreEnqueueRPC(f *testing.F)       { fuzz(f, "AskPreEnqueue") }
-func FuzzReportRPC(f *testing.F)              { fuzz(f, "Report") }
-func FuzzPreemptRPC(f *testing.F)             { fuzz(f, "Preempt") }
-func FuzzFilterRPC(f *testing.F)              { fuzz(f, "Filter") }
-func FuzzDryRunPreemptionRPC(f *testing.F)    { fuzz(f, "DryRunPreemption") }
-func FuzzScoreRPC(f *testing.F)               { fuzz(f, "Score") }
-func FuzzFollowRPC(f *testing.F)              { fuzz(f, "Follow") }
-func FuzzGetMemberRPC(f *testing.F)           { fuzz(f, "GetMember") }
-func FuzzDrainRPC(f *testing.F)               { fuzz(f, "Drain") }
-func FuzzListPendingRPC(f *testing.F)         { fuzz(f, "ListPending") }
-func FuzzGetPendingRPC(f *testing.F)          { fuzz(f, "GetPending") }
-func FuzzGetShardsRPC(f *testing.F)           { fuzz(f, "GetShards") }
-func FuzzWatchPriorityFloorsRPC(f *testing.F) { fuzz(f, "WatchPriorityFloors") }
-func FuzzActivateRPC(f *testing.F)            { fuzz(f, "Activate") }
+func FuzzCommitRPC(f *testing.F)                { fuzz(f, "Commit") }
+func FuzzAskRPC(f *testing.F)                   { fuzz(f, "Ask") }
+func FuzzAskPreemptRPC(f *testing.F)            { fuzz(f, "AskPreempt") }
+func FuzzAskPostFilterRPC(f *testing.F)         { fuzz(f, "AskPostFilter") }
+func FuzzAskPreEnqueueRPC(f *testing.F)         { fuzz(f, "AskPreEnqueue") }
+func FuzzGetPluginServicesRPC(f *testing.F)     { fuzz(f, "GetPluginServices") }
+func FuzzDescribePluginServiceRPC(f *testing.F) { fuzz(f, "DescribePluginService") }
+func FuzzJudgeHypotheticalRPC(f *testing.F)     { fuzz(f, "JudgeHypothetical") }
+func FuzzReportRPC(f *testing.F)                { fuzz(f, "Report") }
+func FuzzPreemptRPC(f *testing.F)               { fuzz(f, "Preempt") }
+func FuzzFilterRPC(f *testing.F)                { fuzz(f, "Filter") }
+func FuzzDryRunPreemptionRPC(f *testing.F)      { fuzz(f, "DryRunPreemption") }
+func FuzzScoreRPC(f *testing.F)                 { fuzz(f, "Score") }
+func FuzzFollowRPC(f *testing.F)                { fuzz(f, "Follow") }
+func FuzzGetMemberRPC(f *testing.F)             { fuzz(f, "GetMember") }
+func FuzzDrainRPC(f *testing.F)                 { fuzz(f, "Drain") }
+func FuzzListPendingRPC(f *testing.F)           { fuzz(f, "ListPending") }
+func FuzzGetPendingRPC(f *testing.F)            { fuzz(f, "GetPending") }
+func FuzzGetShardsRPC(f *testing.F)             { fuzz(f, "GetShards") }
+func FuzzWatchPriorityFloorsRPC(f *testing.F)   { fuzz(f, "WatchPriorityFloors") }
+func FuzzActivateRPC(f *testing.F)              { fuzz(f, "Activate") }
 
 // servedBy is who of a Berth in one process serves a package's service; the public API has an address of its own.
 var servedBy = map[protoreflect.FullName]string{

@@ -9,9 +9,10 @@
 package binderv1
 
 import (
-	v11 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
-	v1 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
-	v12 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
+	v12 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	v11 "github.com/berth-scheduler/berth/internal/gen/berth/log/v1"
+	v1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	v13 "github.com/berth-scheduler/berth/internal/gen/berth/score/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -106,7 +107,7 @@ func (x Outcome_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Outcome_Result.Descriptor instead.
 func (Outcome_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{4, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Result tells the outcomes apart.
@@ -180,7 +181,7 @@ func (x PreemptResponse_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PreemptResponse_Result.Descriptor instead.
 func (PreemptResponse_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{14, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{21, 0}
 }
 
 // Result tells the outcomes apart.
@@ -241,7 +242,7 @@ func (x Entrance_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Entrance_Result.Descriptor instead.
 func (Entrance_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{18, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{25, 0}
 }
 
 // Result tells the outcomes apart.
@@ -314,7 +315,365 @@ func (x AskPostFilterResponse_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AskPostFilterResponse_Result.Descriptor instead.
 func (AskPostFilterResponse_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{20, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{27, 0}
+}
+
+// GetPluginServicesRequest asks which there are.
+type GetPluginServicesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPluginServicesRequest) Reset() {
+	*x = GetPluginServicesRequest{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPluginServicesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPluginServicesRequest) ProtoMessage() {}
+
+func (x *GetPluginServicesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPluginServicesRequest.ProtoReflect.Descriptor instead.
+func (*GetPluginServicesRequest) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{0}
+}
+
+// GetPluginServicesResponse says which there are.
+type GetPluginServicesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The services, in the order of the configuration, at most 32.
+	Services      []*PluginServiceUse `protobuf:"bytes,1,rep,name=services,proto3" json:"services,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPluginServicesResponse) Reset() {
+	*x = GetPluginServicesResponse{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPluginServicesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPluginServicesResponse) ProtoMessage() {}
+
+func (x *GetPluginServicesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPluginServicesResponse.ProtoReflect.Descriptor instead.
+func (*GetPluginServicesResponse) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetPluginServicesResponse) GetServices() []*PluginServiceUse {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+// PluginServiceUse is what the configuration says of a plugin service.
+type PluginServiceUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Those of its plugins that profiles may use, by their names.
+	Plugins []string `protobuf:"bytes,2,rep,name=plugins,proto3" json:"plugins,omitempty"`
+	// How long one call may take, in milliseconds.
+	TimeoutMilliseconds int64 `protobuf:"varint,3,opt,name=timeout_milliseconds,json=timeoutMilliseconds,proto3" json:"timeout_milliseconds,omitempty"`
+	// It may be sent Kubernetes' objects.
+	Objects bool `protobuf:"varint,4,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Pods are placed without it if it fails.
+	Ignorable     bool `protobuf:"varint,5,opt,name=ignorable,proto3" json:"ignorable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PluginServiceUse) Reset() {
+	*x = PluginServiceUse{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PluginServiceUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PluginServiceUse) ProtoMessage() {}
+
+func (x *PluginServiceUse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PluginServiceUse.ProtoReflect.Descriptor instead.
+func (*PluginServiceUse) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PluginServiceUse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PluginServiceUse) GetPlugins() []string {
+	if x != nil {
+		return x.Plugins
+	}
+	return nil
+}
+
+func (x *PluginServiceUse) GetTimeoutMilliseconds() int64 {
+	if x != nil {
+		return x.TimeoutMilliseconds
+	}
+	return 0
+}
+
+func (x *PluginServiceUse) GetObjects() bool {
+	if x != nil {
+		return x.Objects
+	}
+	return false
+}
+
+func (x *PluginServiceUse) GetIgnorable() bool {
+	if x != nil {
+		return x.Ignorable
+	}
+	return false
+}
+
+// DescribePluginServiceRequest asks for the plugins of a service.
+type DescribePluginServiceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Service       string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribePluginServiceRequest) Reset() {
+	*x = DescribePluginServiceRequest{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribePluginServiceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribePluginServiceRequest) ProtoMessage() {}
+
+func (x *DescribePluginServiceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribePluginServiceRequest.ProtoReflect.Descriptor instead.
+func (*DescribePluginServiceRequest) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DescribePluginServiceRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+// DescribePluginServiceResponse is what the service says.
+type DescribePluginServiceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it says it.
+	Description   *v1.DescribeResponse `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribePluginServiceResponse) Reset() {
+	*x = DescribePluginServiceResponse{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribePluginServiceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribePluginServiceResponse) ProtoMessage() {}
+
+func (x *DescribePluginServiceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribePluginServiceResponse.ProtoReflect.Descriptor instead.
+func (*DescribePluginServiceResponse) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DescribePluginServiceResponse) GetDescription() *v1.DescribeResponse {
+	if x != nil {
+		return x.Description
+	}
+	return nil
+}
+
+// JudgeHypotheticalRequest is a request of such a stream.
+type JudgeHypotheticalRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the first request: the name of the service.
+	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// What it is told and asked, without arguments. The object of a kind that has metadata alone stands for the cluster's pod of that namespace, name and UID, as far as there is one; nodes have none.
+	Request       *v1.JudgeRequest `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JudgeHypotheticalRequest) Reset() {
+	*x = JudgeHypotheticalRequest{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JudgeHypotheticalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JudgeHypotheticalRequest) ProtoMessage() {}
+
+func (x *JudgeHypotheticalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JudgeHypotheticalRequest.ProtoReflect.Descriptor instead.
+func (*JudgeHypotheticalRequest) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *JudgeHypotheticalRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *JudgeHypotheticalRequest) GetRequest() *v1.JudgeRequest {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+// JudgeHypotheticalResponse is a response of such a stream.
+type JudgeHypotheticalResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As the service gives it.
+	Response      *v1.JudgeResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JudgeHypotheticalResponse) Reset() {
+	*x = JudgeHypotheticalResponse{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JudgeHypotheticalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JudgeHypotheticalResponse) ProtoMessage() {}
+
+func (x *JudgeHypotheticalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JudgeHypotheticalResponse.ProtoReflect.Descriptor instead.
+func (*JudgeHypotheticalResponse) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *JudgeHypotheticalResponse) GetResponse() *v1.JudgeResponse {
+	if x != nil {
+		return x.Response
+	}
+	return nil
 }
 
 // CommitRequest is one batch of a shard.
@@ -325,7 +684,7 @@ type CommitRequest struct {
 	// The etcd revision at which its owner claimed it.
 	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
 	// The version at which the candidates' nodes were last evaluated: the oldest of all answers of this batch.
-	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	Version *v11.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// The subjects of the batch with their candidates, at most 1000: one for all pods of its signature.
 	Subjects []*SubjectCandidates `protobuf:"bytes,4,rep,name=subjects,proto3" json:"subjects,omitempty"`
 	// The pods in queue order, at most 10,000.
@@ -336,7 +695,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[0]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +707,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[0]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +720,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CommitRequest) GetShard() int32 {
@@ -378,7 +737,7 @@ func (x *CommitRequest) GetShardRevision() int64 {
 	return 0
 }
 
-func (x *CommitRequest) GetVersion() *v1.Version {
+func (x *CommitRequest) GetVersion() *v11.Version {
 	if x != nil {
 		return x.Version
 	}
@@ -403,17 +762,17 @@ func (x *CommitRequest) GetPods() []*PodAttempt {
 type SubjectCandidates struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The subject.
-	Subject *v11.Subject `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	Subject *v12.Subject `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Groups over all ranges; in each the best nodes, best first. count > the number of nodes says that there are
 	// more eligible nodes than those listed.
-	Groups        []*v12.Group `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
+	Groups        []*v13.Group `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SubjectCandidates) Reset() {
 	*x = SubjectCandidates{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[1]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +784,7 @@ func (x *SubjectCandidates) String() string {
 func (*SubjectCandidates) ProtoMessage() {}
 
 func (x *SubjectCandidates) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[1]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,17 +797,17 @@ func (x *SubjectCandidates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubjectCandidates.ProtoReflect.Descriptor instead.
 func (*SubjectCandidates) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{1}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *SubjectCandidates) GetSubject() *v11.Subject {
+func (x *SubjectCandidates) GetSubject() *v12.Subject {
 	if x != nil {
 		return x.Subject
 	}
 	return nil
 }
 
-func (x *SubjectCandidates) GetGroups() []*v12.Group {
+func (x *SubjectCandidates) GetGroups() []*v13.Group {
 	if x != nil {
 		return x.Groups
 	}
@@ -473,7 +832,7 @@ type PodAttempt struct {
 
 func (x *PodAttempt) Reset() {
 	*x = PodAttempt{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[2]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +844,7 @@ func (x *PodAttempt) String() string {
 func (*PodAttempt) ProtoMessage() {}
 
 func (x *PodAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[2]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +857,7 @@ func (x *PodAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodAttempt.ProtoReflect.Descriptor instead.
 func (*PodAttempt) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{2}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PodAttempt) GetId() int32 {
@@ -533,7 +892,7 @@ func (x *PodAttempt) GetSubjectIndex() int32 {
 type CommitResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version after the batch.
-	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Version *v11.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Per pod.
 	Outcomes []*Outcome `protobuf:"bytes,2,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
 	// True: the binder takes groups that differ only in their nodes' images, berth.score.v1.Group.images, for different ones. Unset:
@@ -545,7 +904,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[3]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +916,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[3]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,10 +929,10 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{3}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *CommitResponse) GetVersion() *v1.Version {
+func (x *CommitResponse) GetVersion() *v11.Version {
 	if x != nil {
 		return x.Version
 	}
@@ -614,7 +973,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[4]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +985,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[4]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +998,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{4}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Outcome) GetResult() Outcome_Result {
@@ -685,7 +1044,7 @@ type AskRequest struct {
 	// The etcd revision at which its owner claimed it.
 	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
 	// The version of that answer.
-	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	Version *v11.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// The pod's id in the log.
 	Id int32 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
 	// Its uid.
@@ -701,7 +1060,7 @@ type AskRequest struct {
 
 func (x *AskRequest) Reset() {
 	*x = AskRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[5]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +1072,7 @@ func (x *AskRequest) String() string {
 func (*AskRequest) ProtoMessage() {}
 
 func (x *AskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[5]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +1085,7 @@ func (x *AskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
 func (*AskRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{5}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AskRequest) GetShard() int32 {
@@ -743,7 +1102,7 @@ func (x *AskRequest) GetShardRevision() int64 {
 	return 0
 }
 
-func (x *AskRequest) GetVersion() *v1.Version {
+func (x *AskRequest) GetVersion() *v11.Version {
 	if x != nil {
 		return x.Version
 	}
@@ -782,11 +1141,11 @@ func (x *AskRequest) GetMore() []*PodAttempt {
 type AskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version after it; of RESULT_REFUSED the version of what extenders were asked about.
-	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Version *v11.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// What: any result but RESULT_ASK.
 	Outcome *Outcome `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// For RESULT_REFUSED, why nodes were refused, each reason with the number of its nodes: those that were left out without a word count for none.
-	Refusals []*v11.VerdictCount `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	Refusals []*v12.VerdictCount `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	// For RESULT_FAILED, how, as kube-scheduler words it.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// What became of the first of `more`, in their order. The others have not been asked about: there was no time, the one ahead of them is to be tried again, or they are of another turn.
@@ -797,7 +1156,7 @@ type AskResponse struct {
 
 func (x *AskResponse) Reset() {
 	*x = AskResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[6]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +1168,7 @@ func (x *AskResponse) String() string {
 func (*AskResponse) ProtoMessage() {}
 
 func (x *AskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[6]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,10 +1181,10 @@ func (x *AskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
 func (*AskResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{6}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *AskResponse) GetVersion() *v1.Version {
+func (x *AskResponse) GetVersion() *v11.Version {
 	if x != nil {
 		return x.Version
 	}
@@ -839,7 +1198,7 @@ func (x *AskResponse) GetOutcome() *Outcome {
 	return nil
 }
 
-func (x *AskResponse) GetRefusals() []*v11.VerdictCount {
+func (x *AskResponse) GetRefusals() []*v12.VerdictCount {
 	if x != nil {
 		return x.Refusals
 	}
@@ -864,11 +1223,11 @@ func (x *AskResponse) GetMore() []*AskedPod {
 type AskedPod struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version.
-	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Version *v11.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// What.
 	Outcome *Outcome `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// Why nodes were refused.
-	Refusals []*v11.VerdictCount `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	Refusals []*v12.VerdictCount `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	// How it has failed.
 	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -877,7 +1236,7 @@ type AskedPod struct {
 
 func (x *AskedPod) Reset() {
 	*x = AskedPod{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +1248,7 @@ func (x *AskedPod) String() string {
 func (*AskedPod) ProtoMessage() {}
 
 func (x *AskedPod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[7]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,10 +1261,10 @@ func (x *AskedPod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskedPod.ProtoReflect.Descriptor instead.
 func (*AskedPod) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{7}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *AskedPod) GetVersion() *v1.Version {
+func (x *AskedPod) GetVersion() *v11.Version {
 	if x != nil {
 		return x.Version
 	}
@@ -919,7 +1278,7 @@ func (x *AskedPod) GetOutcome() *Outcome {
 	return nil
 }
 
-func (x *AskedPod) GetRefusals() []*v11.VerdictCount {
+func (x *AskedPod) GetRefusals() []*v12.VerdictCount {
 	if x != nil {
 		return x.Refusals
 	}
@@ -948,7 +1307,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1319,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[8]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1332,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{8}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReportRequest) GetShard() int32 {
@@ -1021,7 +1380,7 @@ type PodReport struct {
 
 func (x *PodReport) Reset() {
 	*x = PodReport{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1392,7 @@ func (x *PodReport) String() string {
 func (*PodReport) ProtoMessage() {}
 
 func (x *PodReport) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[9]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1405,7 @@ func (x *PodReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodReport.ProtoReflect.Descriptor instead.
 func (*PodReport) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{9}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PodReport) GetId() int32 {
@@ -1110,7 +1469,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[10]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1481,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[10]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1494,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{10}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReportResponse) GetLeft() []int32 {
@@ -1153,24 +1512,24 @@ type PreemptRequest struct {
 	// The etcd revision at which its owner claimed it.
 	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
 	// The version at which the candidate was found.
-	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	Version *v11.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// The pod that needs the room: why it fits nowhere is reported with the nomination.
 	Pod *PodReport `protobuf:"bytes,4,opt,name=pod,proto3" json:"pod,omitempty"`
 	// The number of its attempt, from 1.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// The node and the victims; not set in an AskPreemptRequest.
-	Candidate *v11.PreemptionCandidate `protobuf:"bytes,6,opt,name=candidate,proto3" json:"candidate,omitempty"`
+	Candidate *v12.PreemptionCandidate `protobuf:"bytes,6,opt,name=candidate,proto3" json:"candidate,omitempty"`
 	// Extenders have refused the nodes where the pod fits without anybody going: that it fits there is nothing against its preemption.
 	Refused bool `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
 	// If refused, the version of what they were asked about: that it fits on a node that has come, or has itself changed, since is against its preemption. Unset: nothing is.
-	RefusedVersion *v1.Version `protobuf:"bytes,8,opt,name=refused_version,json=refusedVersion,proto3" json:"refused_version,omitempty"`
+	RefusedVersion *v11.Version `protobuf:"bytes,8,opt,name=refused_version,json=refusedVersion,proto3" json:"refused_version,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PreemptRequest) Reset() {
 	*x = PreemptRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1541,7 @@ func (x *PreemptRequest) String() string {
 func (*PreemptRequest) ProtoMessage() {}
 
 func (x *PreemptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[11]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1554,7 @@ func (x *PreemptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptRequest.ProtoReflect.Descriptor instead.
 func (*PreemptRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{11}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PreemptRequest) GetShard() int32 {
@@ -1212,7 +1571,7 @@ func (x *PreemptRequest) GetShardRevision() int64 {
 	return 0
 }
 
-func (x *PreemptRequest) GetVersion() *v1.Version {
+func (x *PreemptRequest) GetVersion() *v11.Version {
 	if x != nil {
 		return x.Version
 	}
@@ -1233,7 +1592,7 @@ func (x *PreemptRequest) GetAttempt() int32 {
 	return 0
 }
 
-func (x *PreemptRequest) GetCandidate() *v11.PreemptionCandidate {
+func (x *PreemptRequest) GetCandidate() *v12.PreemptionCandidate {
 	if x != nil {
 		return x.Candidate
 	}
@@ -1247,7 +1606,7 @@ func (x *PreemptRequest) GetRefused() bool {
 	return false
 }
 
-func (x *PreemptRequest) GetRefusedVersion() *v1.Version {
+func (x *PreemptRequest) GetRefusedVersion() *v11.Version {
 	if x != nil {
 		return x.RefusedVersion
 	}
@@ -1267,7 +1626,7 @@ type AskPreemptRequest struct {
 
 func (x *AskPreemptRequest) Reset() {
 	*x = AskPreemptRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[12]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1638,7 @@ func (x *AskPreemptRequest) String() string {
 func (*AskPreemptRequest) ProtoMessage() {}
 
 func (x *AskPreemptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[12]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1651,7 @@ func (x *AskPreemptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPreemptRequest.ProtoReflect.Descriptor instead.
 func (*AskPreemptRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{12}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AskPreemptRequest) GetPreemption() *PreemptRequest {
@@ -1320,7 +1679,7 @@ type AskPreemptResponse struct {
 
 func (x *AskPreemptResponse) Reset() {
 	*x = AskPreemptResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[13]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1691,7 @@ func (x *AskPreemptResponse) String() string {
 func (*AskPreemptResponse) ProtoMessage() {}
 
 func (x *AskPreemptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[13]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1704,7 @@ func (x *AskPreemptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPreemptResponse.ProtoReflect.Descriptor instead.
 func (*AskPreemptResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{13}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AskPreemptResponse) GetPreemption() *PreemptResponse {
@@ -1359,7 +1718,7 @@ func (x *AskPreemptResponse) GetPreemption() *PreemptResponse {
 type PreemptResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version after it.
-	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Version *v11.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// What.
 	Result PreemptResponse_Result `protobuf:"varint,2,opt,name=result,proto3,enum=berth.binder.v1.PreemptResponse_Result" json:"result,omitempty"`
 	// For RESULT_ASK, as in Outcome: which extenders.
@@ -1374,7 +1733,7 @@ type PreemptResponse struct {
 
 func (x *PreemptResponse) Reset() {
 	*x = PreemptResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[14]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1745,7 @@ func (x *PreemptResponse) String() string {
 func (*PreemptResponse) ProtoMessage() {}
 
 func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[14]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,10 +1758,10 @@ func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptResponse.ProtoReflect.Descriptor instead.
 func (*PreemptResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{14}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{21}
 }
 
-func (x *PreemptResponse) GetVersion() *v1.Version {
+func (x *PreemptResponse) GetVersion() *v11.Version {
 	if x != nil {
 		return x.Version
 	}
@@ -1445,7 +1804,7 @@ type AskPreEnqueueRequest struct {
 	// The etcd revision at which its owner claimed it.
 	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
 	// The version at which they are.
-	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	Version *v11.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// The pods, of one profile: 1 to 64.
 	Pods          []*EnteringPod `protobuf:"bytes,4,rep,name=pods,proto3" json:"pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1454,7 +1813,7 @@ type AskPreEnqueueRequest struct {
 
 func (x *AskPreEnqueueRequest) Reset() {
 	*x = AskPreEnqueueRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1825,7 @@ func (x *AskPreEnqueueRequest) String() string {
 func (*AskPreEnqueueRequest) ProtoMessage() {}
 
 func (x *AskPreEnqueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1838,7 @@ func (x *AskPreEnqueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPreEnqueueRequest.ProtoReflect.Descriptor instead.
 func (*AskPreEnqueueRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{15}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AskPreEnqueueRequest) GetShard() int32 {
@@ -1496,7 +1855,7 @@ func (x *AskPreEnqueueRequest) GetShardRevision() int64 {
 	return 0
 }
 
-func (x *AskPreEnqueueRequest) GetVersion() *v1.Version {
+func (x *AskPreEnqueueRequest) GetVersion() *v11.Version {
 	if x != nil {
 		return x.Version
 	}
@@ -1537,7 +1896,7 @@ type EnteringPod struct {
 
 func (x *EnteringPod) Reset() {
 	*x = EnteringPod{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1908,7 @@ func (x *EnteringPod) String() string {
 func (*EnteringPod) ProtoMessage() {}
 
 func (x *EnteringPod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1921,7 @@ func (x *EnteringPod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnteringPod.ProtoReflect.Descriptor instead.
 func (*EnteringPod) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{16}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EnteringPod) GetId() int32 {
@@ -1639,7 +1998,7 @@ type AskPreEnqueueResponse struct {
 
 func (x *AskPreEnqueueResponse) Reset() {
 	*x = AskPreEnqueueResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[17]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +2010,7 @@ func (x *AskPreEnqueueResponse) String() string {
 func (*AskPreEnqueueResponse) ProtoMessage() {}
 
 func (x *AskPreEnqueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[17]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +2023,7 @@ func (x *AskPreEnqueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPreEnqueueResponse.ProtoReflect.Descriptor instead.
 func (*AskPreEnqueueResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{17}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AskPreEnqueueResponse) GetEntrances() []*Entrance {
@@ -1695,7 +2054,7 @@ type Entrance struct {
 
 func (x *Entrance) Reset() {
 	*x = Entrance{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[18]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +2066,7 @@ func (x *Entrance) String() string {
 func (*Entrance) ProtoMessage() {}
 
 func (x *Entrance) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[18]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +2079,7 @@ func (x *Entrance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entrance.ProtoReflect.Descriptor instead.
 func (*Entrance) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{18}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Entrance) GetResult() Entrance_Result {
@@ -1773,7 +2132,7 @@ type AskPostFilterRequest struct {
 	// The etcd revision at which its owner claimed it.
 	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
 	// The version at which it fits nowhere.
-	Version *v1.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	Version *v11.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// The pod: why it fits nowhere is reported if it is nominated. Its attempt is the one that is reported.
 	Pod *PodReport `protobuf:"bytes,4,opt,name=pod,proto3" json:"pod,omitempty"`
 	// The number of its attempt, from 1.
@@ -1786,7 +2145,7 @@ type AskPostFilterRequest struct {
 
 func (x *AskPostFilterRequest) Reset() {
 	*x = AskPostFilterRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[19]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +2157,7 @@ func (x *AskPostFilterRequest) String() string {
 func (*AskPostFilterRequest) ProtoMessage() {}
 
 func (x *AskPostFilterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[19]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +2170,7 @@ func (x *AskPostFilterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPostFilterRequest.ProtoReflect.Descriptor instead.
 func (*AskPostFilterRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{19}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AskPostFilterRequest) GetShard() int32 {
@@ -1828,7 +2187,7 @@ func (x *AskPostFilterRequest) GetShardRevision() int64 {
 	return 0
 }
 
-func (x *AskPostFilterRequest) GetVersion() *v1.Version {
+func (x *AskPostFilterRequest) GetVersion() *v11.Version {
 	if x != nil {
 		return x.Version
 	}
@@ -1860,7 +2219,7 @@ func (x *AskPostFilterRequest) GetPlugins() []string {
 type AskPostFilterResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version after it.
-	Version *v1.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Version *v11.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// What.
 	Result AskPostFilterResponse_Result `protobuf:"varint,2,opt,name=result,proto3,enum=berth.binder.v1.AskPostFilterResponse_Result" json:"result,omitempty"`
 	// Why the plugins have found no way, as people are told it, or how they have failed; for RESULT_FAILED, how.
@@ -1873,7 +2232,7 @@ type AskPostFilterResponse struct {
 
 func (x *AskPostFilterResponse) Reset() {
 	*x = AskPostFilterResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[20]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +2244,7 @@ func (x *AskPostFilterResponse) String() string {
 func (*AskPostFilterResponse) ProtoMessage() {}
 
 func (x *AskPostFilterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[20]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,10 +2257,10 @@ func (x *AskPostFilterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPostFilterResponse.ProtoReflect.Descriptor instead.
 func (*AskPostFilterResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{20}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{27}
 }
 
-func (x *AskPostFilterResponse) GetVersion() *v1.Version {
+func (x *AskPostFilterResponse) GetVersion() *v11.Version {
 	if x != nil {
 		return x.Version
 	}
@@ -1933,7 +2292,25 @@ var File_berth_binder_v1_binder_proto protoreflect.FileDescriptor
 
 const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\n" +
-	"\x1cberth/binder/v1/binder.proto\x12\x0fberth.binder.v1\x1a\x1cberth/filter/v1/filter.proto\x1a\x16berth/log/v1/log.proto\x1a\x1aberth/score/v1/score.proto\"\xee\x01\n" +
+	"\x1cberth/binder/v1/binder.proto\x12\x0fberth.binder.v1\x1a\x1cberth/filter/v1/filter.proto\x1a\x16berth/log/v1/log.proto\x1a\x1cberth/plugin/v1/plugin.proto\x1a\x1aberth/score/v1/score.proto\"\x1a\n" +
+	"\x18GetPluginServicesRequest\"Z\n" +
+	"\x19GetPluginServicesResponse\x12=\n" +
+	"\bservices\x18\x01 \x03(\v2!.berth.binder.v1.PluginServiceUseR\bservices\"\xab\x01\n" +
+	"\x10PluginServiceUse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aplugins\x18\x02 \x03(\tR\aplugins\x121\n" +
+	"\x14timeout_milliseconds\x18\x03 \x01(\x03R\x13timeoutMilliseconds\x12\x18\n" +
+	"\aobjects\x18\x04 \x01(\bR\aobjects\x12\x1c\n" +
+	"\tignorable\x18\x05 \x01(\bR\tignorable\"8\n" +
+	"\x1cDescribePluginServiceRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\"d\n" +
+	"\x1dDescribePluginServiceResponse\x12C\n" +
+	"\vdescription\x18\x01 \x01(\v2!.berth.plugin.v1.DescribeResponseR\vdescription\"m\n" +
+	"\x18JudgeHypotheticalRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x127\n" +
+	"\arequest\x18\x02 \x01(\v2\x1d.berth.plugin.v1.JudgeRequestR\arequest\"W\n" +
+	"\x19JudgeHypotheticalResponse\x12:\n" +
+	"\bresponse\x18\x01 \x01(\v2\x1e.berth.plugin.v1.JudgeResponseR\bresponse\"\xee\x01\n" +
 	"\rCommitRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
 	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
@@ -2092,7 +2469,7 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x0eRESULT_SUCCESS\x10\x04\x12\x10\n" +
 	"\fRESULT_RETRY\x10\x05\x12\x0f\n" +
 	"\vRESULT_GONE\x10\x06\x12\x11\n" +
-	"\rRESULT_FAILED\x10\a2\xcc\x04\n" +
+	"\rRESULT_FAILED\x10\a2\xa0\a\n" +
 	"\rBinderService\x12I\n" +
 	"\x06Commit\x12\x1e.berth.binder.v1.CommitRequest\x1a\x1f.berth.binder.v1.CommitResponse\x12I\n" +
 	"\x06Report\x12\x1e.berth.binder.v1.ReportRequest\x1a\x1f.berth.binder.v1.ReportResponse\x12L\n" +
@@ -2101,7 +2478,10 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\n" +
 	"AskPreempt\x12\".berth.binder.v1.AskPreemptRequest\x1a#.berth.binder.v1.AskPreemptResponse\x12^\n" +
 	"\rAskPostFilter\x12%.berth.binder.v1.AskPostFilterRequest\x1a&.berth.binder.v1.AskPostFilterResponse\x12^\n" +
-	"\rAskPreEnqueue\x12%.berth.binder.v1.AskPreEnqueueRequest\x1a&.berth.binder.v1.AskPreEnqueueResponseB\xc8\x01\n" +
+	"\rAskPreEnqueue\x12%.berth.binder.v1.AskPreEnqueueRequest\x1a&.berth.binder.v1.AskPreEnqueueResponse\x12j\n" +
+	"\x11GetPluginServices\x12).berth.binder.v1.GetPluginServicesRequest\x1a*.berth.binder.v1.GetPluginServicesResponse\x12v\n" +
+	"\x15DescribePluginService\x12-.berth.binder.v1.DescribePluginServiceRequest\x1a..berth.binder.v1.DescribePluginServiceResponse\x12n\n" +
+	"\x11JudgeHypothetical\x12).berth.binder.v1.JudgeHypotheticalRequest\x1a*.berth.binder.v1.JudgeHypotheticalResponse(\x010\x01B\xc8\x01\n" +
 	"\x13com.berth.binder.v1B\vBinderProtoP\x01ZFgithub.com/berth-scheduler/berth/internal/gen/berth/binder/v1;binderv1\xa2\x02\x03BBX\xaa\x02\x0fBerth.Binder.V1\xca\x02\x0fBerth\\Binder\\V1\xe2\x02\x1bBerth\\Binder\\V1\\GPBMetadata\xea\x02\x11Berth::Binder::V1b\x06proto3"
 
 var (
@@ -2117,93 +2497,113 @@ func file_berth_binder_v1_binder_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_berth_binder_v1_binder_proto_goTypes = []any{
-	(Outcome_Result)(0),               // 0: berth.binder.v1.Outcome.Result
-	(PreemptResponse_Result)(0),       // 1: berth.binder.v1.PreemptResponse.Result
-	(Entrance_Result)(0),              // 2: berth.binder.v1.Entrance.Result
-	(AskPostFilterResponse_Result)(0), // 3: berth.binder.v1.AskPostFilterResponse.Result
-	(*CommitRequest)(nil),             // 4: berth.binder.v1.CommitRequest
-	(*SubjectCandidates)(nil),         // 5: berth.binder.v1.SubjectCandidates
-	(*PodAttempt)(nil),                // 6: berth.binder.v1.PodAttempt
-	(*CommitResponse)(nil),            // 7: berth.binder.v1.CommitResponse
-	(*Outcome)(nil),                   // 8: berth.binder.v1.Outcome
-	(*AskRequest)(nil),                // 9: berth.binder.v1.AskRequest
-	(*AskResponse)(nil),               // 10: berth.binder.v1.AskResponse
-	(*AskedPod)(nil),                  // 11: berth.binder.v1.AskedPod
-	(*ReportRequest)(nil),             // 12: berth.binder.v1.ReportRequest
-	(*PodReport)(nil),                 // 13: berth.binder.v1.PodReport
-	(*ReportResponse)(nil),            // 14: berth.binder.v1.ReportResponse
-	(*PreemptRequest)(nil),            // 15: berth.binder.v1.PreemptRequest
-	(*AskPreemptRequest)(nil),         // 16: berth.binder.v1.AskPreemptRequest
-	(*AskPreemptResponse)(nil),        // 17: berth.binder.v1.AskPreemptResponse
-	(*PreemptResponse)(nil),           // 18: berth.binder.v1.PreemptResponse
-	(*AskPreEnqueueRequest)(nil),      // 19: berth.binder.v1.AskPreEnqueueRequest
-	(*EnteringPod)(nil),               // 20: berth.binder.v1.EnteringPod
-	(*AskPreEnqueueResponse)(nil),     // 21: berth.binder.v1.AskPreEnqueueResponse
-	(*Entrance)(nil),                  // 22: berth.binder.v1.Entrance
-	(*AskPostFilterRequest)(nil),      // 23: berth.binder.v1.AskPostFilterRequest
-	(*AskPostFilterResponse)(nil),     // 24: berth.binder.v1.AskPostFilterResponse
-	(*v1.Version)(nil),                // 25: berth.log.v1.Version
-	(*v11.Subject)(nil),               // 26: berth.filter.v1.Subject
-	(*v12.Group)(nil),                 // 27: berth.score.v1.Group
-	(*v11.VerdictCount)(nil),          // 28: berth.filter.v1.VerdictCount
-	(*v11.PreemptionCandidate)(nil),   // 29: berth.filter.v1.PreemptionCandidate
+	(Outcome_Result)(0),                   // 0: berth.binder.v1.Outcome.Result
+	(PreemptResponse_Result)(0),           // 1: berth.binder.v1.PreemptResponse.Result
+	(Entrance_Result)(0),                  // 2: berth.binder.v1.Entrance.Result
+	(AskPostFilterResponse_Result)(0),     // 3: berth.binder.v1.AskPostFilterResponse.Result
+	(*GetPluginServicesRequest)(nil),      // 4: berth.binder.v1.GetPluginServicesRequest
+	(*GetPluginServicesResponse)(nil),     // 5: berth.binder.v1.GetPluginServicesResponse
+	(*PluginServiceUse)(nil),              // 6: berth.binder.v1.PluginServiceUse
+	(*DescribePluginServiceRequest)(nil),  // 7: berth.binder.v1.DescribePluginServiceRequest
+	(*DescribePluginServiceResponse)(nil), // 8: berth.binder.v1.DescribePluginServiceResponse
+	(*JudgeHypotheticalRequest)(nil),      // 9: berth.binder.v1.JudgeHypotheticalRequest
+	(*JudgeHypotheticalResponse)(nil),     // 10: berth.binder.v1.JudgeHypotheticalResponse
+	(*CommitRequest)(nil),                 // 11: berth.binder.v1.CommitRequest
+	(*SubjectCandidates)(nil),             // 12: berth.binder.v1.SubjectCandidates
+	(*PodAttempt)(nil),                    // 13: berth.binder.v1.PodAttempt
+	(*CommitResponse)(nil),                // 14: berth.binder.v1.CommitResponse
+	(*Outcome)(nil),                       // 15: berth.binder.v1.Outcome
+	(*AskRequest)(nil),                    // 16: berth.binder.v1.AskRequest
+	(*AskResponse)(nil),                   // 17: berth.binder.v1.AskResponse
+	(*AskedPod)(nil),                      // 18: berth.binder.v1.AskedPod
+	(*ReportRequest)(nil),                 // 19: berth.binder.v1.ReportRequest
+	(*PodReport)(nil),                     // 20: berth.binder.v1.PodReport
+	(*ReportResponse)(nil),                // 21: berth.binder.v1.ReportResponse
+	(*PreemptRequest)(nil),                // 22: berth.binder.v1.PreemptRequest
+	(*AskPreemptRequest)(nil),             // 23: berth.binder.v1.AskPreemptRequest
+	(*AskPreemptResponse)(nil),            // 24: berth.binder.v1.AskPreemptResponse
+	(*PreemptResponse)(nil),               // 25: berth.binder.v1.PreemptResponse
+	(*AskPreEnqueueRequest)(nil),          // 26: berth.binder.v1.AskPreEnqueueRequest
+	(*EnteringPod)(nil),                   // 27: berth.binder.v1.EnteringPod
+	(*AskPreEnqueueResponse)(nil),         // 28: berth.binder.v1.AskPreEnqueueResponse
+	(*Entrance)(nil),                      // 29: berth.binder.v1.Entrance
+	(*AskPostFilterRequest)(nil),          // 30: berth.binder.v1.AskPostFilterRequest
+	(*AskPostFilterResponse)(nil),         // 31: berth.binder.v1.AskPostFilterResponse
+	(*v1.DescribeResponse)(nil),           // 32: berth.plugin.v1.DescribeResponse
+	(*v1.JudgeRequest)(nil),               // 33: berth.plugin.v1.JudgeRequest
+	(*v1.JudgeResponse)(nil),              // 34: berth.plugin.v1.JudgeResponse
+	(*v11.Version)(nil),                   // 35: berth.log.v1.Version
+	(*v12.Subject)(nil),                   // 36: berth.filter.v1.Subject
+	(*v13.Group)(nil),                     // 37: berth.score.v1.Group
+	(*v12.VerdictCount)(nil),              // 38: berth.filter.v1.VerdictCount
+	(*v12.PreemptionCandidate)(nil),       // 39: berth.filter.v1.PreemptionCandidate
 }
 var file_berth_binder_v1_binder_proto_depIdxs = []int32{
-	25, // 0: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
-	5,  // 1: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
-	6,  // 2: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
-	26, // 3: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
-	27, // 4: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
-	25, // 5: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
-	8,  // 6: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
-	0,  // 7: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
-	25, // 8: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
-	6,  // 9: berth.binder.v1.AskRequest.more:type_name -> berth.binder.v1.PodAttempt
-	25, // 10: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
-	8,  // 11: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
-	28, // 12: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
-	11, // 13: berth.binder.v1.AskResponse.more:type_name -> berth.binder.v1.AskedPod
-	25, // 14: berth.binder.v1.AskedPod.version:type_name -> berth.log.v1.Version
-	8,  // 15: berth.binder.v1.AskedPod.outcome:type_name -> berth.binder.v1.Outcome
-	28, // 16: berth.binder.v1.AskedPod.refusals:type_name -> berth.filter.v1.VerdictCount
-	13, // 17: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
-	25, // 18: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
-	13, // 19: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
-	29, // 20: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
-	25, // 21: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
-	15, // 22: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
-	18, // 23: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
-	25, // 24: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
-	1,  // 25: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
-	25, // 26: berth.binder.v1.AskPreEnqueueRequest.version:type_name -> berth.log.v1.Version
-	20, // 27: berth.binder.v1.AskPreEnqueueRequest.pods:type_name -> berth.binder.v1.EnteringPod
-	22, // 28: berth.binder.v1.AskPreEnqueueResponse.entrances:type_name -> berth.binder.v1.Entrance
-	2,  // 29: berth.binder.v1.Entrance.result:type_name -> berth.binder.v1.Entrance.Result
-	25, // 30: berth.binder.v1.AskPostFilterRequest.version:type_name -> berth.log.v1.Version
-	13, // 31: berth.binder.v1.AskPostFilterRequest.pod:type_name -> berth.binder.v1.PodReport
-	25, // 32: berth.binder.v1.AskPostFilterResponse.version:type_name -> berth.log.v1.Version
-	3,  // 33: berth.binder.v1.AskPostFilterResponse.result:type_name -> berth.binder.v1.AskPostFilterResponse.Result
-	4,  // 34: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
-	12, // 35: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
-	15, // 36: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
-	9,  // 37: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
-	16, // 38: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
-	23, // 39: berth.binder.v1.BinderService.AskPostFilter:input_type -> berth.binder.v1.AskPostFilterRequest
-	19, // 40: berth.binder.v1.BinderService.AskPreEnqueue:input_type -> berth.binder.v1.AskPreEnqueueRequest
-	7,  // 41: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
-	14, // 42: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
-	18, // 43: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
-	10, // 44: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
-	17, // 45: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
-	24, // 46: berth.binder.v1.BinderService.AskPostFilter:output_type -> berth.binder.v1.AskPostFilterResponse
-	21, // 47: berth.binder.v1.BinderService.AskPreEnqueue:output_type -> berth.binder.v1.AskPreEnqueueResponse
-	41, // [41:48] is the sub-list for method output_type
-	34, // [34:41] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	6,  // 0: berth.binder.v1.GetPluginServicesResponse.services:type_name -> berth.binder.v1.PluginServiceUse
+	32, // 1: berth.binder.v1.DescribePluginServiceResponse.description:type_name -> berth.plugin.v1.DescribeResponse
+	33, // 2: berth.binder.v1.JudgeHypotheticalRequest.request:type_name -> berth.plugin.v1.JudgeRequest
+	34, // 3: berth.binder.v1.JudgeHypotheticalResponse.response:type_name -> berth.plugin.v1.JudgeResponse
+	35, // 4: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
+	12, // 5: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
+	13, // 6: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
+	36, // 7: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
+	37, // 8: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
+	35, // 9: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
+	15, // 10: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
+	0,  // 11: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
+	35, // 12: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
+	13, // 13: berth.binder.v1.AskRequest.more:type_name -> berth.binder.v1.PodAttempt
+	35, // 14: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
+	15, // 15: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
+	38, // 16: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
+	18, // 17: berth.binder.v1.AskResponse.more:type_name -> berth.binder.v1.AskedPod
+	35, // 18: berth.binder.v1.AskedPod.version:type_name -> berth.log.v1.Version
+	15, // 19: berth.binder.v1.AskedPod.outcome:type_name -> berth.binder.v1.Outcome
+	38, // 20: berth.binder.v1.AskedPod.refusals:type_name -> berth.filter.v1.VerdictCount
+	20, // 21: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
+	35, // 22: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
+	20, // 23: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
+	39, // 24: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
+	35, // 25: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
+	22, // 26: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
+	25, // 27: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
+	35, // 28: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
+	1,  // 29: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
+	35, // 30: berth.binder.v1.AskPreEnqueueRequest.version:type_name -> berth.log.v1.Version
+	27, // 31: berth.binder.v1.AskPreEnqueueRequest.pods:type_name -> berth.binder.v1.EnteringPod
+	29, // 32: berth.binder.v1.AskPreEnqueueResponse.entrances:type_name -> berth.binder.v1.Entrance
+	2,  // 33: berth.binder.v1.Entrance.result:type_name -> berth.binder.v1.Entrance.Result
+	35, // 34: berth.binder.v1.AskPostFilterRequest.version:type_name -> berth.log.v1.Version
+	20, // 35: berth.binder.v1.AskPostFilterRequest.pod:type_name -> berth.binder.v1.PodReport
+	35, // 36: berth.binder.v1.AskPostFilterResponse.version:type_name -> berth.log.v1.Version
+	3,  // 37: berth.binder.v1.AskPostFilterResponse.result:type_name -> berth.binder.v1.AskPostFilterResponse.Result
+	11, // 38: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
+	19, // 39: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
+	22, // 40: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
+	16, // 41: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
+	23, // 42: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
+	30, // 43: berth.binder.v1.BinderService.AskPostFilter:input_type -> berth.binder.v1.AskPostFilterRequest
+	26, // 44: berth.binder.v1.BinderService.AskPreEnqueue:input_type -> berth.binder.v1.AskPreEnqueueRequest
+	4,  // 45: berth.binder.v1.BinderService.GetPluginServices:input_type -> berth.binder.v1.GetPluginServicesRequest
+	7,  // 46: berth.binder.v1.BinderService.DescribePluginService:input_type -> berth.binder.v1.DescribePluginServiceRequest
+	9,  // 47: berth.binder.v1.BinderService.JudgeHypothetical:input_type -> berth.binder.v1.JudgeHypotheticalRequest
+	14, // 48: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
+	21, // 49: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
+	25, // 50: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
+	17, // 51: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
+	24, // 52: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
+	31, // 53: berth.binder.v1.BinderService.AskPostFilter:output_type -> berth.binder.v1.AskPostFilterResponse
+	28, // 54: berth.binder.v1.BinderService.AskPreEnqueue:output_type -> berth.binder.v1.AskPreEnqueueResponse
+	5,  // 55: berth.binder.v1.BinderService.GetPluginServices:output_type -> berth.binder.v1.GetPluginServicesResponse
+	8,  // 56: berth.binder.v1.BinderService.DescribePluginService:output_type -> berth.binder.v1.DescribePluginServiceResponse
+	10, // 57: berth.binder.v1.BinderService.JudgeHypothetical:output_type -> berth.binder.v1.JudgeHypotheticalResponse
+	48, // [48:58] is the sub-list for method output_type
+	38, // [38:48] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_berth_binder_v1_binder_proto_init() }
@@ -2217,7 +2617,7 @@ func file_berth_binder_v1_binder_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_binder_v1_binder_proto_rawDesc), len(file_berth_binder_v1_binder_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   21,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,13 +21,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	BinderService_Commit_FullMethodName        = "/berth.binder.v1.BinderService/Commit"
-	BinderService_Report_FullMethodName        = "/berth.binder.v1.BinderService/Report"
-	BinderService_Preempt_FullMethodName       = "/berth.binder.v1.BinderService/Preempt"
-	BinderService_Ask_FullMethodName           = "/berth.binder.v1.BinderService/Ask"
-	BinderService_AskPreempt_FullMethodName    = "/berth.binder.v1.BinderService/AskPreempt"
-	BinderService_AskPostFilter_FullMethodName = "/berth.binder.v1.BinderService/AskPostFilter"
-	BinderService_AskPreEnqueue_FullMethodName = "/berth.binder.v1.BinderService/AskPreEnqueue"
+	BinderService_Commit_FullMethodName                = "/berth.binder.v1.BinderService/Commit"
+	BinderService_Report_FullMethodName                = "/berth.binder.v1.BinderService/Report"
+	BinderService_Preempt_FullMethodName               = "/berth.binder.v1.BinderService/Preempt"
+	BinderService_Ask_FullMethodName                   = "/berth.binder.v1.BinderService/Ask"
+	BinderService_AskPreempt_FullMethodName            = "/berth.binder.v1.BinderService/AskPreempt"
+	BinderService_AskPostFilter_FullMethodName         = "/berth.binder.v1.BinderService/AskPostFilter"
+	BinderService_AskPreEnqueue_FullMethodName         = "/berth.binder.v1.BinderService/AskPreEnqueue"
+	BinderService_GetPluginServices_FullMethodName     = "/berth.binder.v1.BinderService/GetPluginServices"
+	BinderService_DescribePluginService_FullMethodName = "/berth.binder.v1.BinderService/DescribePluginService"
+	BinderService_JudgeHypothetical_FullMethodName     = "/berth.binder.v1.BinderService/JudgeHypothetical"
 )
 
 // BinderServiceClient is the client API for BinderService service.
@@ -67,6 +70,17 @@ type BinderServiceClient interface {
 	AskPostFilter(ctx context.Context, in *AskPostFilterRequest, opts ...grpc.CallOption) (*AskPostFilterResponse, error)
 	// AskPreEnqueue has plugin services say which pods of a profile may be tried. Nothing is kept of the answer, and to ask again is safe. Errors as of Commit, but that there is no bound on pods.
 	AskPreEnqueue(ctx context.Context, in *AskPreEnqueueRequest, opts ...grpc.CallOption) (*AskPreEnqueueResponse, error)
+	// GetPluginServices says which plugin services may be asked about what might be. It asks none of them.
+	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
+	GetPluginServices(ctx context.Context, in *GetPluginServicesRequest, opts ...grpc.CallOption) (*GetPluginServicesResponse, error)
+	// DescribePluginService asks a plugin service which plugins it has, and answers as it does.
+	// NOT_FOUND (NO_SUCH_SERVICE): it is none of those of GetPluginServices.
+	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
+	DescribePluginService(ctx context.Context, in *DescribePluginServiceRequest, opts ...grpc.CallOption) (*DescribePluginServiceResponse, error)
+	// JudgeHypothetical passes questions about what might be on to a plugin service, on a stream of its own, and the answers back. It adds what the binder alone knows: arguments, and Kubernetes' objects. What the binder itself
+	// has told the service, and knows of it, stays what it is, and no turn is taken. It ends with the stream of the service, and with the term.
+	// RESOURCE_EXHAUSTED (QUEUE_FULL) with RetryInfo: there are as many as there may be. Other errors as of DescribePluginService, and of the service.
+	JudgeHypothetical(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[JudgeHypotheticalRequest, JudgeHypotheticalResponse], error)
 }
 
 type binderServiceClient struct {
@@ -147,6 +161,39 @@ func (c *binderServiceClient) AskPreEnqueue(ctx context.Context, in *AskPreEnque
 	return out, nil
 }
 
+func (c *binderServiceClient) GetPluginServices(ctx context.Context, in *GetPluginServicesRequest, opts ...grpc.CallOption) (*GetPluginServicesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetPluginServicesResponse)
+	err := c.cc.Invoke(ctx, BinderService_GetPluginServices_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *binderServiceClient) DescribePluginService(ctx context.Context, in *DescribePluginServiceRequest, opts ...grpc.CallOption) (*DescribePluginServiceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribePluginServiceResponse)
+	err := c.cc.Invoke(ctx, BinderService_DescribePluginService_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *binderServiceClient) JudgeHypothetical(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[JudgeHypotheticalRequest, JudgeHypotheticalResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &BinderService_ServiceDesc.Streams[0], BinderService_JudgeHypothetical_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[JudgeHypotheticalRequest, JudgeHypotheticalResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BinderService_JudgeHypotheticalClient = grpc.BidiStreamingClient[JudgeHypotheticalRequest, JudgeHypotheticalResponse]
+
 // BinderServiceServer is the server API for BinderService service.
 // All implementations must embed UnimplementedBinderServiceServer
 // for forward compatibility.
@@ -184,6 +231,17 @@ type BinderServiceServer interface {
 	AskPostFilter(context.Context, *AskPostFilterRequest) (*AskPostFilterResponse, error)
 	// AskPreEnqueue has plugin services say which pods of a profile may be tried. Nothing is kept of the answer, and to ask again is safe. Errors as of Commit, but that there is no bound on pods.
 	AskPreEnqueue(context.Context, *AskPreEnqueueRequest) (*AskPreEnqueueResponse, error)
+	// GetPluginServices says which plugin services may be asked about what might be. It asks none of them.
+	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
+	GetPluginServices(context.Context, *GetPluginServicesRequest) (*GetPluginServicesResponse, error)
+	// DescribePluginService asks a plugin service which plugins it has, and answers as it does.
+	// NOT_FOUND (NO_SUCH_SERVICE): it is none of those of GetPluginServices.
+	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
+	DescribePluginService(context.Context, *DescribePluginServiceRequest) (*DescribePluginServiceResponse, error)
+	// JudgeHypothetical passes questions about what might be on to a plugin service, on a stream of its own, and the answers back. It adds what the binder alone knows: arguments, and Kubernetes' objects. What the binder itself
+	// has told the service, and knows of it, stays what it is, and no turn is taken. It ends with the stream of the service, and with the term.
+	// RESOURCE_EXHAUSTED (QUEUE_FULL) with RetryInfo: there are as many as there may be. Other errors as of DescribePluginService, and of the service.
+	JudgeHypothetical(grpc.BidiStreamingServer[JudgeHypotheticalRequest, JudgeHypotheticalResponse]) error
 	mustEmbedUnimplementedBinderServiceServer()
 }
 
@@ -214,6 +272,15 @@ func (UnimplementedBinderServiceServer) AskPostFilter(context.Context, *AskPostF
 }
 func (UnimplementedBinderServiceServer) AskPreEnqueue(context.Context, *AskPreEnqueueRequest) (*AskPreEnqueueResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AskPreEnqueue not implemented")
+}
+func (UnimplementedBinderServiceServer) GetPluginServices(context.Context, *GetPluginServicesRequest) (*GetPluginServicesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPluginServices not implemented")
+}
+func (UnimplementedBinderServiceServer) DescribePluginService(context.Context, *DescribePluginServiceRequest) (*DescribePluginServiceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribePluginService not implemented")
+}
+func (UnimplementedBinderServiceServer) JudgeHypothetical(grpc.BidiStreamingServer[JudgeHypotheticalRequest, JudgeHypotheticalResponse]) error {
+	return status.Error(codes.Unimplemented, "method JudgeHypothetical not implemented")
 }
 func (UnimplementedBinderServiceServer) mustEmbedUnimplementedBinderServiceServer() {}
 func (UnimplementedBinderServiceServer) testEmbeddedByValue()                       {}
@@ -362,6 +429,49 @@ func _BinderService_AskPreEnqueue_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BinderService_GetPluginServices_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetPluginServicesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BinderServiceServer).GetPluginServices(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BinderService_GetPluginServices_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BinderServiceServer).GetPluginServices(ctx, req.(*GetPluginServicesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BinderService_DescribePluginService_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribePluginServiceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BinderServiceServer).DescribePluginService(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BinderService_DescribePluginService_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BinderServiceServer).DescribePluginService(ctx, req.(*DescribePluginServiceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BinderService_JudgeHypothetical_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(BinderServiceServer).JudgeHypothetical(&grpc.GenericServerStream[JudgeHypotheticalRequest, JudgeHypotheticalResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BinderService_JudgeHypotheticalServer = grpc.BidiStreamingServer[JudgeHypotheticalRequest, JudgeHypotheticalResponse]
+
 // BinderService_ServiceDesc is the grpc.ServiceDesc for BinderService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -397,7 +507,22 @@ var BinderService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "AskPreEnqueue",
 			Handler:    _BinderService_AskPreEnqueue_Handler,
 		},
+		{
+			MethodName: "GetPluginServices",
+			Handler:    _BinderService_GetPluginServices_Handler,
+		},
+		{
+			MethodName: "DescribePluginService",
+			Handler:    _BinderService_DescribePluginService_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "JudgeHypothetical",
+			Handler:       _BinderService_JudgeHypothetical_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "berth/binder/v1/binder.proto",
 }

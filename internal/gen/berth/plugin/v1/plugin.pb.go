@@ -519,7 +519,9 @@ type JudgeRequest struct {
 	// Nodes that are not there any more.
 	ForgottenNodes []int32 `protobuf:"varint,6,rep,packed,name=forgotten_nodes,json=forgottenNodes,proto3" json:"forgotten_nodes,omitempty"`
 	// What is asked, of the state with all of the above.
-	Questions     []*Question `protobuf:"bytes,7,rep,name=questions,proto3" json:"questions,omitempty"`
+	Questions []*Question `protobuf:"bytes,7,rep,name=questions,proto3" json:"questions,omitempty"`
+	// In the first request of a stream: what is told and asked on it is of what might be, because a person wants to know. Nobody is placed by the answers. Nodes and pods may be there in the question only.
+	Hypothetical  bool `protobuf:"varint,8,opt,name=hypothetical,proto3" json:"hypothetical,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -601,6 +603,13 @@ func (x *JudgeRequest) GetQuestions() []*Question {
 		return x.Questions
 	}
 	return nil
+}
+
+func (x *JudgeRequest) GetHypothetical() bool {
+	if x != nil {
+		return x.Hypothetical
+	}
+	return false
 }
 
 // Profile is a profile of Berth's configuration, as far as it concerns plugins of this process.
@@ -827,7 +836,7 @@ type Node struct {
 	PodCount int32 `protobuf:"varint,4,opt,name=pod_count,json=podCount,proto3" json:"pod_count,omitempty"`
 	// If the plugin depends on pods: those that have come since the node was told last, of a new node all.
 	Added []*PlacedPod `protobuf:"bytes,5,rep,name=added,proto3" json:"added,omitempty"`
-	// The UIDs of pods that have left since the node was told last, or are of another kind now and are among added again: first, these leave.
+	// The UIDs of pods that have left since the node was told last, or are of another kind now, or hypothetical or not, and are among added again: first, these leave.
 	Removed       []string `protobuf:"bytes,6,rep,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1068,7 +1077,9 @@ type PlacedPod struct {
 	// metadata.name. Its namespace is that of its kind.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// What it is.
-	Kind          int32 `protobuf:"varint,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	Kind int32 `protobuf:"varint,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// It is there in the question only, as on a stream with hypothetical some are: nobody has reserved anything for it.
+	Hypothetical  bool `protobuf:"varint,4,opt,name=hypothetical,proto3" json:"hypothetical,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1122,6 +1133,13 @@ func (x *PlacedPod) GetKind() int32 {
 		return x.Kind
 	}
 	return 0
+}
+
+func (x *PlacedPod) GetHypothetical() bool {
+	if x != nil {
+		return x.Hypothetical
+	}
+	return false
 }
 
 // Question asks what becomes of pods of a kind on nodes.
@@ -2171,7 +2189,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\aobjects\x18\x03 \x01(\bR\aobjects\x12\x10\n" +
 	"\x03pod\x18\x04 \x01(\bR\x03pod\x12\"\n" +
 	"\fmilliseconds\x18\x05 \x01(\x03R\fmilliseconds\x12\x18\n" +
-	"\acluster\x18\x06 \x01(\bR\acluster\"\xb9\x02\n" +
+	"\acluster\x18\x06 \x01(\bR\acluster\"\xdd\x02\n" +
 	"\fJudgeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x12+\n" +
@@ -2179,7 +2197,8 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x0fforgotten_kinds\x18\x04 \x03(\x05R\x0eforgottenKinds\x12+\n" +
 	"\x05nodes\x18\x05 \x03(\v2\x15.berth.plugin.v1.NodeR\x05nodes\x12'\n" +
 	"\x0fforgotten_nodes\x18\x06 \x03(\x05R\x0eforgottenNodes\x127\n" +
-	"\tquestions\x18\a \x03(\v2\x19.berth.plugin.v1.QuestionR\tquestions\"p\n" +
+	"\tquestions\x18\a \x03(\v2\x19.berth.plugin.v1.QuestionR\tquestions\x12\"\n" +
+	"\fhypothetical\x18\b \x01(\bR\fhypothetical\"p\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x12>\n" +
 	"\targuments\x18\x02 \x03(\v2 .berth.plugin.v1.PluginArgumentsR\targuments\"=\n" +
@@ -2226,11 +2245,12 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
-	"\x06effect\x18\x03 \x01(\tR\x06effect\"E\n" +
+	"\x06effect\x18\x03 \x01(\tR\x06effect\"i\n" +
 	"\tPlacedPod\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04kind\x18\x03 \x01(\x05R\x04kind\"\x8d\x02\n" +
+	"\x04kind\x18\x03 \x01(\x05R\x04kind\x12\"\n" +
+	"\fhypothetical\x18\x04 \x01(\bR\fhypothetical\"\x8d\x02\n" +
 	"\bQuestion\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x18\n" +
 	"\afilters\x18\x02 \x03(\tR\afilters\x12\x16\n" +

@@ -31,7 +31,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // PluginService is served by a process with plugins. Berth's binder is the client: it asks what a pod's node depends on, of exactly the state in which
-// it then places the pod. Whoever serves more than one stream at a time answers each by what was sent on it.
+// it then places the pod. Whoever serves more than one stream at a time answers each by what was sent on it: what people ask about what might be has streams of its own.
 type PluginServiceClient interface {
 	// Describe says which plugins there are, and what their answers depend on. It is asked before each stream; what it says must not change while one is open.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
@@ -99,7 +99,7 @@ type PluginService_PlaceClient = grpc.BidiStreamingClient[PlaceRequest, PlaceRes
 // for forward compatibility.
 //
 // PluginService is served by a process with plugins. Berth's binder is the client: it asks what a pod's node depends on, of exactly the state in which
-// it then places the pod. Whoever serves more than one stream at a time answers each by what was sent on it.
+// it then places the pod. Whoever serves more than one stream at a time answers each by what was sent on it: what people ask about what might be has streams of its own.
 type PluginServiceServer interface {
 	// Describe says which plugins there are, and what their answers depend on. It is asked before each stream; what it says must not change while one is open.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)

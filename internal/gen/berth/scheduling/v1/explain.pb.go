@@ -305,8 +305,11 @@ type ExplainPodResponse struct {
 	NoPreemption string `protobuf:"bytes,15,opt,name=no_preemption,json=noPreemption,proto3" json:"no_preemption,omitempty"`
 	// The claims that it uses, in its order, each once. What they ask for and have is told to those who may list the claims of its namespace.
 	Claims []*Claim `protobuf:"bytes,16,rep,name=claims,proto3" json:"claims,omitempty"`
-	// The plugins of others by which its profile says which pods may be tried, filters, scores and looks for a way: they are not asked here, so nodes that are feasible may be refused by them, and others be better.
-	NotAsked      []string `protobuf:"bytes,17,rep,name=not_asked,json=notAsked,proto3" json:"not_asked,omitempty"`
+	// The plugins of others by which its profile says which pods may be tried, filters, scores and looks for a way, and that are not asked here, so that nodes that are feasible may be refused by them, and others be better. One that is asked for some of that alone has what it is not asked for
+	// behind it, in parentheses. Services are asked which nodes can run the pod, and what these score.
+	NotAsked []string `protobuf:"bytes,17,rep,name=not_asked,json=notAsked,proto3" json:"not_asked,omitempty"`
+	// Which plugin services could not be asked, and why.
+	Notes         []string `protobuf:"bytes,18,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -456,6 +459,13 @@ func (x *ExplainPodResponse) GetClaims() []*Claim {
 func (x *ExplainPodResponse) GetNotAsked() []string {
 	if x != nil {
 		return x.NotAsked
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
 	}
 	return nil
 }
@@ -1208,7 +1218,7 @@ const file_berth_scheduling_v1_explain_proto_rawDesc = "" +
 	"\n" +
 	"candidates\x18\x03 \x01(\x05R\n" +
 	"candidates\x12\x16\n" +
-	"\x06misses\x18\x04 \x01(\x05R\x06misses\"\xe9\x05\n" +
+	"\x06misses\x18\x04 \x01(\x05R\x06misses\"\xff\x05\n" +
 	"\x12ExplainPodResponse\x12*\n" +
 	"\x03pod\x18\x01 \x01(\v2\x18.berth.scheduling.v1.PodR\x03pod\x126\n" +
 	"\aversion\x18\x02 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12\x18\n" +
@@ -1230,7 +1240,8 @@ const file_berth_scheduling_v1_explain_proto_rawDesc = "" +
 	"\amessage\x18\x0e \x01(\tR\amessage\x12#\n" +
 	"\rno_preemption\x18\x0f \x01(\tR\fnoPreemption\x122\n" +
 	"\x06claims\x18\x10 \x03(\v2\x1a.berth.scheduling.v1.ClaimR\x06claims\x12\x1b\n" +
-	"\tnot_asked\x18\x11 \x03(\tR\bnotAsked\"\xa0\x03\n" +
+	"\tnot_asked\x18\x11 \x03(\tR\bnotAsked\x12\x14\n" +
+	"\x05notes\x18\x12 \x03(\tR\x05notes\"\xa0\x03\n" +
 	"\x05Claim\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.berth.scheduling.v1.ClaimStateR\x05state\x12\x12\n" +

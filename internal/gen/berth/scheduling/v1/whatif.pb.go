@@ -440,7 +440,7 @@ type WhatIfResponse struct {
 	Before *Utilization `protobuf:"bytes,5,opt,name=before,proto3" json:"before,omitempty"`
 	// The cluster after all of this.
 	After *Utilization `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
-	// What a configuration among the changes sets and means nothing to Berth, and which plugins of others were not asked.
+	// What a configuration among the changes sets and means nothing to Berth, which plugins of others were not asked, and which plugin services could not be.
 	Notes         []string `protobuf:"bytes,7,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -956,7 +956,9 @@ type GetCapacityResponse struct {
 	// What stops the next one, as kube-scheduler words it.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// The verdicts that stop the next one.
-	Verdicts      []*Verdict `protobuf:"bytes,5,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	Verdicts []*Verdict `protobuf:"bytes,5,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	// Which plugins of others were not asked, and which plugin services could not be.
+	Notes         []string `protobuf:"bytes,6,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1022,6 +1024,13 @@ func (x *GetCapacityResponse) GetMessage() string {
 func (x *GetCapacityResponse) GetVerdicts() []*Verdict {
 	if x != nil {
 		return x.Verdicts
+	}
+	return nil
+}
+
+func (x *GetCapacityResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
 	}
 	return nil
 }
@@ -1126,7 +1135,9 @@ type CompareResponse struct {
 	// and on the same.
 	Same int32 `protobuf:"varint,7,opt,name=same,proto3" json:"same,omitempty"`
 	// Pods whose place differs, the first 1000 in queue order.
-	Moves         []*Move `protobuf:"bytes,8,rep,name=moves,proto3" json:"moves,omitempty"`
+	Moves []*Move `protobuf:"bytes,8,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Which plugins of others were not asked, and which plugin services could not be.
+	Notes         []string `protobuf:"bytes,9,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1213,6 +1224,13 @@ func (x *CompareResponse) GetSame() int32 {
 func (x *CompareResponse) GetMoves() []*Move {
 	if x != nil {
 		return x.Moves
+	}
+	return nil
+}
+
+func (x *CompareResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
 	}
 	return nil
 }
@@ -1360,13 +1378,14 @@ const file_berth_scheduling_v1_whatif_proto_rawDesc = "" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x125\n" +
 	"\achanges\x18\x04 \x03(\v2\x1b.berth.scheduling.v1.ChangeR\achanges\x12\x14\n" +
-	"\x05limit\x18\x05 \x01(\x05R\x05limit\"\xce\x01\n" +
+	"\x05limit\x18\x05 \x01(\x05R\x05limit\"\xe4\x01\n" +
 	"\x13GetCapacityResponse\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12\x10\n" +
 	"\x03fit\x18\x02 \x01(\x05R\x03fit\x12\x19\n" +
 	"\bat_least\x18\x03 \x01(\bR\aatLeast\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x128\n" +
-	"\bverdicts\x18\x05 \x03(\v2\x1c.berth.scheduling.v1.VerdictR\bverdicts\"\xa0\x01\n" +
+	"\bverdicts\x18\x05 \x03(\v2\x1c.berth.scheduling.v1.VerdictR\bverdicts\x12\x14\n" +
+	"\x05notes\x18\x06 \x03(\tR\x05notes\"\xa0\x01\n" +
 	"\x0eCompareRequest\x12$\n" +
 	"\rconfiguration\x18\x01 \x01(\tR\rconfiguration\x12\x14\n" +
 	"\x05other\x18\x02 \x01(\tR\x05other\x12\x1c\n" +
@@ -1374,7 +1393,7 @@ const file_berth_scheduling_v1_whatif_proto_rawDesc = "" +
 	"\x05times\x18\x04 \x01(\x05R\x05times\x12\x1e\n" +
 	"\n" +
 	"everything\x18\x05 \x01(\bR\n" +
-	"everything\"\xc2\x02\n" +
+	"everything\"\xd8\x02\n" +
 	"\x0fCompareResponse\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x122\n" +
 	"\x03one\x18\x02 \x01(\v2 .berth.scheduling.v1.UtilizationR\x03one\x122\n" +
@@ -1383,7 +1402,8 @@ const file_berth_scheduling_v1_whatif_proto_rawDesc = "" +
 	"\bonly_two\x18\x05 \x01(\x05R\aonlyTwo\x12\x14\n" +
 	"\x05moved\x18\x06 \x01(\x05R\x05moved\x12\x12\n" +
 	"\x04same\x18\a \x01(\x05R\x04same\x12/\n" +
-	"\x05moves\x18\b \x03(\v2\x19.berth.scheduling.v1.MoveR\x05moves\"\\\n" +
+	"\x05moves\x18\b \x03(\v2\x19.berth.scheduling.v1.MoveR\x05moves\x12\x14\n" +
+	"\x05notes\x18\t \x03(\tR\x05notes\"\\\n" +
 	"\x04Move\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
