@@ -155,9 +155,10 @@ bench-gpu: build berth-yoda ## pods that ask for GPUs, on 5,000 nodes of 8: with
 	cd berthapp && go build -o $(BIN)/berth-bench ./bench
 	go run ./test/benchkube --berth $(BIN)/berth --compiled-in $(BIN)/berth-bench --yoda $(BIN)/berth-yoda --timeout 30m --workload gpu $(BENCHFLAGS)
 
+# Of cards: Yoda's service is killed, paused and cut off from the API server; collectors die; cards fall sick, vanish and come back.
 .PHONY: chaos
-chaos: build ## Berth with faults, on a real API server, and whether its history shows a violation; SEED=… DURATION=…
-	go run ./test/chaos --berth $(BIN)/berth --seed $(or $(SEED),1) --duration $(or $(DURATION),5m) $(CHAOSFLAGS)
+chaos: build berth-yoda ## Berth with faults, on a real API server, with Yoda and its cards, and whether its history shows a violation; SEED=… DURATION=…
+	go run ./test/chaos --berth $(BIN)/berth --yoda $(BIN)/berth-yoda --seed $(or $(SEED),1) --duration $(or $(DURATION),5m) $(CHAOSFLAGS)
 
 .PHONY: swap
 swap: ## kube-scheduler and Berth take over from each other, with pods arriving; SWAPS=…

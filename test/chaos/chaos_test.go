@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -46,6 +47,26 @@ func TestNoVolumeIsTwoClaimsThroughKills(t *testing.T) {
 	survives(t, config{count: 4, source: sourceKube, only: []Kind{killRecorded, killWritten, killPrepared, killWriting}})
 }
 
+// TestNoCardIsTwoPodsThroughKills: Yoda is killed, also while binds with the cards that it has given are on their way, the active binder is killed, and a card vanishes and comes back.
+func TestNoCardIsTwoPodsThroughKills(t *testing.T) {
+	survives(t, config{
+		count: 4, source: sourceKube, yoda: yodaBinary(t), crd: filepath.Join("..", "..", "deploy", "kustomize", "components", "yoda", "crd.yaml"),
+		only: []Kind{yodaHolding, yodaKill, killActive, cardVanishes},
+	})
+}
+
+// yodaBinary builds berth-yoda, which is of another module.
+func yodaBinary(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "berth-yoda")
+	build := exec.Command("go", "build", "-C", filepath.Join("..", "..", "plugins", "yoda"), "-o", path, "./cmd/berth-yoda")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it ships
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build berth-yoda: %v\n%s", err, out)
+	}
+	return path
+}
+
 // logShown is how much of the log of a process that has ended by itself is shown, in bytes.
 const logShown = 4 << 10
 
@@ -74,6 +95,9 @@ func survives(t *testing.T, cfg config) {
 	s := Summarize(entries)
 	if s.Terms < 2 || s.Scheduled < 100 || s.Seated < 10 || s.Injected-s.Failed < 4 {
 		t.Errorf("%d terms, %d pods scheduled, %d of them seated, and %d faults: want at least one failover, 100 pods, 10 and 4 faults", s.Terms, s.Scheduled, s.Seated, s.Injected-s.Failed)
+	}
+	if cfg.cards() && s.Carded < 10 {
+		t.Errorf("%d pods with cards bound, want 10", s.Carded)
 	}
 	s.print(t.Output(), nil)
 }

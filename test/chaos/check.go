@@ -36,6 +36,9 @@ const (
 	RulePromise    Rule = "no volume is two claims', and no claim has two volumes"
 	RuleClaimed    Rule = "a pod is bound when its claims are, and where their volumes are"
 	RulePlugin     Rule = "a pod is bound only where its plugin has it"
+	RuleCard       Rule = "no card is two pods', but for shares that it has room for"
+	RuleGrant      Rule = "a pod has the cards that it has asked for, of its own node, from its bind on"
+	RuleUnfit      Rule = "only cards that are told to be healthy are given"
 	RuleHistory    Rule = "the history is whole"
 )
 
@@ -63,9 +66,12 @@ const (
 type span struct{ from, to Micros }
 
 // around returns when what is known at some time may have been so.
-func (c *checker) around(at Micros) span {
+func (c *checker) around(at Micros) span { return around(c.faults, at) }
+
+// around returns when what is known at some time may have been so, with some faults.
+func around(faults []span, at Micros) span {
 	s := span{at - staleness, at + staleness}
-	for _, f := range c.faults {
+	for _, f := range faults {
 		if f.from <= at && at <= f.to {
 			s.from, s.to = min(s.from, f.from-staleness), max(s.to, f.to)
 		}
@@ -100,6 +106,7 @@ func Check(entries []Entry) []Violation {
 		faults:  faults(entries),
 		intents: map[placement]span{}, meant: map[string]string{}, left: map[string]map[placement]held{}, pods: map[string]*podState{}, named: map[string]*podState{}, nodes: map[string]*nodeState{}, groups: map[string]*groupState{},
 		volumes: newVolumesState(),
+		given:   newCardsState(entries),
 	}
 	c.keys(inOrder(entries, func(e Entry) (int64, bool) {
 		if e.Key == nil {
@@ -166,6 +173,7 @@ type checker struct {
 	nodes   map[string]*nodeState
 	groups  map[string]*groupState
 	volumes volumesState
+	given   cardsState
 }
 
 func (c *checker) report(rule Rule, at Micros, format string, args ...any) {
@@ -344,6 +352,7 @@ type podState struct {
 	pod    *corev1.Pod // with its node
 	gone   bool
 	reason string
+	grant  string // what its annotations said of its cards when it was bound; empty: it is not bound
 }
 
 // nodeState is a node and the pods that are on it.
@@ -389,6 +398,8 @@ func (c *checker) objects(entries []Entry) {
 			c.volume(e.At, o)
 		case o.Claim != nil:
 			c.claim(e.At, o)
+		case o.Told != nil:
+			c.given.tell(e.At, o)
 		case o.Deleted:
 			c.deleted(e.At, o)
 		default:
@@ -435,6 +446,7 @@ func (c *checker) deleted(at Micros, o *Object) {
 	}
 	c.leaving(at, p)
 	p.gone = true
+	c.given.release(p.uid)
 	delete(c.named, o.Name)
 	if n := c.nodes[p.pod.Spec.NodeName]; n != nil {
 		delete(n.pods, p.uid)
@@ -473,6 +485,7 @@ func (c *checker) changed(at Micros, o *Object) {
 		p.pod.Spec.NodeName = o.On
 		c.bound(at, o.Revision, p)
 	}
+	c.cards(at, o, p)
 }
 
 // bound judges a placement when it is written.

@@ -52,7 +52,7 @@ type Key struct {
 	Deleted  bool   `json:"deleted,omitempty"`
 }
 
-// Object is a change of a pod, a node, a volume or a claim, as the API server, or the local source, has stored it.
+// Object is a change of a pod, a node, a volume, a claim or an Scv, as the API server, or the local source, has stored it.
 type Object struct {
 	Revision int64  `json:"revision"`
 	Name     string `json:"name"` // of a pod or a claim with its namespace
@@ -65,17 +65,37 @@ type Object struct {
 	Written *time.Time  `json:"written,omitempty"` // by the clock of the writer, just before it was written; of the local source
 	Leaving bool        `json:"leaving,omitempty"` // it has a deletion timestamp
 	Reason  string      `json:"reason,omitempty"`  // of the condition PodScheduled, if that is false
+	Ended   bool        `json:"ended,omitempty"`   // it has run, and does no longer
 	Pod     *corev1.Pod `json:"pod,omitempty"`     // what scheduling reads of it, when it is new
+	// What its annotations say of its cards.
+	Cards       string `json:"cards,omitempty"`
+	CardsMemory string `json:"cardsMemory,omitempty"`
 
 	Node *corev1.Node `json:"node,omitempty"` // of a node: what scheduling reads of it
 
 	// Of a volume or a claim: what binding reads of it; nothing is in it if it was deleted.
 	Volume *corev1.PersistentVolume      `json:"volume,omitempty"`
 	Claim  *corev1.PersistentVolumeClaim `json:"claim,omitempty"`
+
+	Told *Told `json:"told,omitempty"` // of an Scv, which has the name of a node
+}
+
+// Told is what a collector has told of the cards of its node.
+type Told struct {
+	Cards []ToldCard `json:"cards,omitempty"`
+}
+
+// ToldCard is a card as it is told.
+type ToldCard struct {
+	ID      string `json:"id"`
+	Healthy bool   `json:"healthy,omitempty"`
+	MiB     int64  `json:"mib"` // of memory, in all
 }
 
 // ofPod reports whether it is a change of a pod.
-func (o *Object) ofPod() bool { return o.Node == nil && o.Volume == nil && o.Claim == nil }
+func (o *Object) ofPod() bool {
+	return o.Node == nil && o.Volume == nil && o.Claim == nil && o.Told == nil
+}
 
 // Call is a request whose answer the harness saw: a bind of Berth's on its way through the proxy, or one of its own.
 type Call struct {

@@ -1,11 +1,11 @@
 // Chaos runs Berth with faults and checks what it did: it is the program behind make chaos.
 //
 // It starts an etcd of three members, a real API server and Berth as separate processes, which reach each other through
-// proxies. It plays who binds claims and provisions volumes (controllers.go). While a workload creates and deletes pods and claims and changes nodes, a nemesis kills, pauses and drains processes, cuts
+// proxies. It plays who binds claims and provisions volumes (controllers.go), and who tells of cards (cards.go). While a workload creates and deletes pods and claims and changes nodes, a nemesis kills, pauses and drains processes, cuts
 // and delays connections, and lets the API server answer badly. What it does is drawn from the seed; what comes of it is
 // not the same twice, for everything else has its own time.
 //
-// All changes in Berth's etcd and of the API server's pods, nodes, volumes and claims are recorded, as those stores tell them, with the faults
+// All changes in Berth's etcd and of the API server's pods, nodes, volumes, claims and Scvs are recorded, as those stores tell them, with the faults
 // and the requests that the harness sees. A checker reads nothing but this history (check.go, linear.go). A history is kept
 // in a file and can be checked again.
 package main
@@ -61,6 +61,8 @@ func chaos(ctx context.Context, args []string) error {
 	f.StringVar(&without, "without", "", "comma-separated `kinds` of faults that are left out")
 	f.StringVar(&cfg.berth, "berth", filepath.Join(".bin", "berth"), "`path` of the berth binary")
 	f.StringVar(&cfg.older, "older", "", "`path` of another berth binary, which faults replace the members of a role by")
+	f.StringVar(&cfg.yoda, "yoda", filepath.Join(".bin", "berth-yoda"), "`path` of the berth-yoda binary; empty: there are no cards. There are none with --source=local or --older either")
+	f.StringVar(&cfg.crd, "scv-crd", filepath.Join("deploy", "kustomize", "components", "yoda", "crd.yaml"), "`path` of the definition of the resource that tells of cards")
 	f.StringVar(&cfg.dir, "dir", "", "new `directory` for the history, the logs and the data; empty: .bin/chaos/SEED, which is replaced")
 	f.StringVar(&cfg.source, "source", sourceKube, "where the cluster comes from: kube, a real API server, or local, Berth's etcd")
 	f.BoolVar(&cfg.tls, "tls", false, "TLS between all processes, each with a certificate of its own")
@@ -94,13 +96,16 @@ func chaos(ctx context.Context, args []string) error {
 		if cfg.users && !cfg.tls {
 			return errors.New("--etcd-users: needs --tls: etcd knows Berth's roles by their certificates")
 		}
+		if _, err := os.Stat(cfg.yoda); cfg.cards() && err != nil {
+			return fmt.Errorf("--yoda: %w: build it by make berth-yoda, or leave cards out by --yoda=''", err)
+		}
 		cfg.noPlugins = cfg.older != "" && !knowsPlugins(cfg.older)
 		for _, t := range kinds(leaseTTL) {
 			switch possible := t.possible(cfg); {
 			case only == "" && possible:
 				cfg.only = append(cfg.only, t.kind)
 			case !possible && slices.Contains(cfg.only, t.kind):
-				return fmt.Errorf("--only: %q is not possible with --source=%s, --tls=%v and --older=%s", t.kind, cfg.source, cfg.tls, cfg.older)
+				return fmt.Errorf("--only: %q is not possible with --source=%s, --tls=%v, --older=%s and --yoda=%s", t.kind, cfg.source, cfg.tls, cfg.older, cfg.yoda)
 			}
 		}
 		if cfg.only = slices.DeleteFunc(cfg.only, func(k Kind) bool { return slices.Contains(left, k) }); len(cfg.only) == 0 {

@@ -30,6 +30,8 @@ type nemesis struct {
 
 	controllers *controllers
 	plugins     *pluginProcess                 // nil: there are none
+	yoda        *serviceProcess                // nil: there are no cards
+	collectors  *collectors                    // nil, too
 	seen        *atomic.Pointer[func(*Object)] // is told changes of objects as they are recorded
 	claimed     claimed
 }
@@ -77,6 +79,9 @@ func (n *nemesis) fault(ctx context.Context, f Fault) error {
 			met = memberID(roleBinder, 0)
 		}
 		f.Met = met
+	}
+	if f.Target == lastCard && n.collectors != nil {
+		f.Met = n.collectors.givenLast()
 	}
 	switch f.Kind {
 	case killActive, killRecorded, killWritten, killPrepared, killWriting:
@@ -157,7 +162,7 @@ func (n *nemesis) binder(ctx context.Context, standby bool) (string, error) {
 
 // party returns the name that a drawn party has.
 func (f Fault) party(drawn string) string {
-	if drawn == activeBinder || drawn == standbyBinder {
+	if drawn == activeBinder || drawn == standbyBinder || drawn == lastCard {
 		return f.Met
 	}
 	return drawn
@@ -275,7 +280,13 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 	case pluginKill, pluginPause, pluginLie:
 		return n.plugins.begin(f.Kind)
 
-	// 8. Certificates.
+	// 8. Cards.
+	case yodaHolding:
+		return n.killYodaHolding(ctx, target)
+	case yodaKill, yodaPause, yodaCut, collectorDies, cardSick, cardVanishes:
+		return n.spoilCards(f, target)
+
+	// 9. Certificates.
 	case certRenew:
 		return nothing, n.renew(ctx)
 	case certRotate:

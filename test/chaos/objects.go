@@ -1,12 +1,15 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	scv "github.com/berth-scheduler/berth/api/scv/v1alpha1"
 )
 
 // The API server's objects are read from its etcd: that is the one history of them that an API server which stops, starts
@@ -18,6 +21,8 @@ const (
 	// These are between the others.
 	registryVolumes = registry + "persistentvolumes/"
 	registryClaims  = registry + "persistentvolumeclaims/"
+
+	registryScvs = registry + scv.Group + "/" + scv.Resource + "/"
 )
 
 // objectReader makes entries of what the API server stores.
@@ -37,11 +42,16 @@ func (r *objectReader) read(e etcdEvent) (*Object, error) {
 		o.Volume = &corev1.PersistentVolume{}
 	} else if o.Name, is = strings.CutPrefix(key, registryClaims); is {
 		o.Claim = &corev1.PersistentVolumeClaim{}
+	} else if o.Name, is = strings.CutPrefix(key, registryScvs); is {
+		o.Told = &Told{}
 	} else {
 		return nil, nil
 	}
 	if o.Deleted {
 		return o, nil
+	}
+	if o.Told != nil {
+		return o, readTold(e.KV.Value, o)
 	}
 	decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode(e.KV.Value, nil, nil)
 	if err != nil {
@@ -50,6 +60,8 @@ func (r *objectReader) read(e etcdEvent) (*Object, error) {
 	switch object := decoded.(type) {
 	case *corev1.Pod:
 		o.UID, o.On, o.Leaving = string(object.UID), object.Spec.NodeName, object.DeletionTimestamp != nil
+		o.Ended = object.Status.Phase == corev1.PodSucceeded || object.Status.Phase == corev1.PodFailed
+		o.Cards, o.CardsMemory = object.Annotations[annotationCards], object.Annotations[annotationCardsMemory]
 		for _, c := range object.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 				o.Reason = c.Reason
@@ -67,6 +79,19 @@ func (r *objectReader) read(e etcdEvent) (*Object, error) {
 		o.UID, o.Claim = string(object.UID), trimClaim(object)
 	}
 	return o, nil
+}
+
+// readTold reads an Scv, which the API server stores as JSON.
+func readTold(text []byte, o *Object) error {
+	var is scv.Scv
+	if err := json.Unmarshal(text, &is); err != nil {
+		return fmt.Errorf("decode Scv %s: %w", o.Name, err)
+	}
+	o.UID = string(is.UID)
+	for _, c := range is.Status.Cards {
+		o.Told.Cards = append(o.Told.Cards, ToldCard{c.ID, c.Health == scv.Healthy, c.TotalMemoryMiB})
+	}
+	return nil
 }
 
 // trimVolume keeps what binding reads of a volume.
@@ -90,6 +115,9 @@ func trimClaim(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 // trimPod keeps what scheduling reads of a pod but where it is.
 func trimPod(p *corev1.Pod) *corev1.Pod {
 	small := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels}}
+	if asks, ok := p.Annotations[annotationRequest]; ok {
+		small.Annotations = map[string]string{annotationRequest: asks}
+	}
 	s := &p.Spec
 	small.Spec = corev1.PodSpec{
 		NodeSelector: s.NodeSelector, Affinity: s.Affinity, TopologySpreadConstraints: s.TopologySpreadConstraints,

@@ -13,7 +13,7 @@ type Fault struct {
 	Kind   Kind   `json:"kind"`
 	Phase  string `json:"phase,omitempty"` // begin, end
 	// Target and Other are the parties that it is done to, as drawn. A Target that is activeBinder or standbyBinder is
-	// found out when the fault begins, and is Met.
+	// found out when the fault begins, and is Met; so is lastCard.
 	Target string        `json:"target,omitempty"`
 	Other  string        `json:"other,omitempty"`
 	Met    string        `json:"met,omitempty"`
@@ -38,6 +38,7 @@ type Kind string
 const (
 	activeBinder  = "active binder"
 	standbyBinder = "standby binder"
+	lastCard      = "card given last"
 )
 
 // What is done to the processes of a role.
@@ -106,6 +107,13 @@ const (
 	pluginKill      Kind = "kill plugin service"
 	pluginPause     Kind = "pause plugin service"
 	pluginLie       Kind = "plugin service lies"
+	yodaKill        Kind = "kill yoda service"
+	yodaPause       Kind = "pause yoda service"
+	yodaCut         Kind = "cut yoda service from API server"
+	yodaHolding     Kind = "kill yoda service while binds are held up"
+	collectorDies   Kind = "collector dies"
+	cardSick        Kind = "card falls sick"
+	cardVanishes    Kind = "card vanishes"
 	certRenew       Kind = "renew all certificates"
 	certRotate      Kind = "replace the authority"
 	certExpire      Kind = "certificate expires"
@@ -132,6 +140,7 @@ const (
 	needsTLS
 	needsPlaintext
 	needsPlugins
+	needsCards
 )
 
 // possible reports whether a kind can be done to a system that is set up so.
@@ -145,6 +154,8 @@ func (t traits) possible(cfg config) bool {
 		return !cfg.tls
 	case needsPlugins:
 		return !cfg.noPlugins
+	case needsCards:
+		return cfg.cards()
 	}
 	return true
 }
@@ -200,6 +211,13 @@ func kinds(ttl time.Duration) []traits {
 		f.Target = memberID(s.role, rng.IntN(s.n))
 	}
 	etcdMember := func(rng *rand.Rand, f *Fault) { f.Target = etcdName(rng.IntN(etcdMembers)) }
+	anyCollector := func(rng *rand.Rand, f *Fault) { f.Target = cardNode(rng.IntN(cardNodes)).Name }
+	// Half of the time, it is a card of a pod that has just been placed: others are being placed there, too.
+	card := func(rng *rand.Rand, f *Fault) {
+		if f.Target = cardID(rng.IntN(cardNodes), rng.IntN(cardsEach)); rng.IntN(2) == 0 {
+			f.Target = lastCard
+		}
+	}
 	binder := func(_ *rand.Rand, f *Fault) { f.Target = activeBinder }
 	binderWay := func(rng *rand.Rand, f *Fault) { f.Target, f.Way = activeBinder, ways[rng.IntN(len(ways))] }
 	out = append(out,
@@ -254,6 +272,13 @@ func kinds(ttl time.Duration) []traits {
 		traits{pluginKill, "plugins", 0, 2 * ttl, nil, needsPlugins},
 		traits{pluginPause, "plugins", ttl / 3, 2 * ttl, nil, needsPlugins},
 		traits{pluginLie, "plugins", ttl / 3, 3 * ttl, nil, needsPlugins},
+		traits{yodaKill, "yoda", 0, 2 * ttl, nil, needsCards},
+		traits{yodaPause, "yoda", 2 * yodaTimeout, 3 * ttl, nil, needsCards},
+		traits{yodaCut, "yoda", ttl / 3, 4 * ttl, func(rng *rand.Rand, f *Fault) { f.Way = ways[rng.IntN(len(ways))] }, needsCards},
+		traits{yodaHolding, alone, 2 * ttl, 4 * ttl, binder, needsCards},
+		traits{collectorDies, "cards", staleAfter + ttl, 2*staleAfter + 4*ttl, anyCollector, needsCards},
+		traits{cardSick, "cards", 5 * ttl, 8 * ttl, card, needsCards},
+		traits{cardVanishes, "cards", ttl / 3, 8 * ttl, card, needsCards},
 		traits{certRenew, "certificates", 0, ttl, nil, needsTLS},
 		traits{certRotate, "certificates", 0, ttl, nil, needsTLS},
 		traits{certExpire, "certificates", ttl, 3 * ttl, anyParty, needsTLS},

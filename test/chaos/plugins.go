@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -216,29 +215,25 @@ func score(r *pluginv1.JudgeResponse, to int32) {
 	})(r)
 }
 
-// pluginProcess is the process of the plugin services. Its methods may be called concurrently, but not those that start and end it.
+// pluginProcess is the process of the plugin services of seated pods.
 type pluginProcess struct {
+	*serviceProcess
 	dir, address string
-	record       *Recorder
-
-	mu    sync.Mutex
-	proc  *kubetest.Process // nil: it does not run
-	waits sync.WaitGroup
 }
 
-// newPluginProcess finds an address, and writes the file with the services. Nothing runs yet.
+// newPluginProcess finds an address. Nothing runs yet.
 func newPluginProcess(dir string, record *Recorder) (*pluginProcess, error) {
 	ports, err := kubetest.FreePorts(1)
 	if err != nil {
 		return nil, err
 	}
-	p := &pluginProcess{dir: dir, address: "127.0.0.1:" + ports[0], record: record}
-	var text strings.Builder
-	text.WriteString("apiVersion: berth.dev/v1\nkind: PluginServices\nservices:\n")
-	for _, profile := range seatedProfiles {
-		fmt.Fprintf(&text, "- {name: %s, address: %q, timeout: %v, plugins: [{name: %s, points: [filter, score]}]}\n", profile, p.address, pluginTimeout, pluginName(profile))
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
 	}
-	return p, os.WriteFile(p.services(), []byte(text.String()), 0o600)
+	p := &pluginProcess{dir: dir, address: "127.0.0.1:" + ports[0]}
+	p.serviceProcess = &serviceProcess{party: pluginParty, dir: dir, argv: []string{self, pluginCommand, p.address, p.lies()}, record: record}
+	return p, nil
 }
 
 const (
@@ -246,11 +241,17 @@ const (
 	pluginParty   = "plugin services"
 )
 
-// services is the file that says which services there are.
-func (p *pluginProcess) services() string { return filepath.Join(p.dir, "services.yaml") }
-
 // lies is the file that has it lie.
 func (p *pluginProcess) lies() string { return filepath.Join(p.dir, "lies") }
+
+// services are its entries in the file that says which services there are.
+func (p *pluginProcess) services() string {
+	var text strings.Builder
+	for _, profile := range seatedProfiles {
+		fmt.Fprintf(&text, "- {name: %s, address: %q, timeout: %v, plugins: [{name: %s, points: [filter, score]}]}\n", profile, p.address, pluginTimeout, pluginName(profile))
+	}
+	return text.String()
+}
 
 // profiles are those of a configuration that use the services.
 func (p *pluginProcess) profiles() string {
@@ -267,89 +268,46 @@ func knowsPlugins(binary string) bool {
 	return strings.Contains(string(help), "-plugin-services")
 }
 
-// start starts the process, and records its end if nobody has asked for that.
-func (p *pluginProcess) start() error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	proc, err := kubetest.StartProcess(pluginParty, filepath.Join(p.dir, "plugin-services.log"), self, pluginCommand, p.address, p.lies())
-	if err != nil {
-		return err
-	}
-	p.proc = proc
-	p.waits.Go(func() {
-		<-proc.Done()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.proc == proc {
-			p.record.Add(Entry{Exit: &Exit{Name: pluginParty, Error: fmt.Sprint(proc.Err())}})
-		}
-	})
-	return nil
-}
-
-// kill ends it as a power cut does, if it runs.
-func (p *pluginProcess) kill() {
-	p.mu.Lock()
-	proc := p.proc
-	p.proc = nil
-	p.mu.Unlock()
-	if proc != nil {
-		proc.Kill()
-	}
-}
-
 // begin does a fault to the services, and returns what undoes it.
 func (p *pluginProcess) begin(kind Kind) (undo func() error, err error) {
 	if p == nil {
 		return nil, errors.New("this Berth has no plugin services")
 	}
-	p.mu.Lock()
-	proc := p.proc
-	p.mu.Unlock()
-	if proc == nil {
-		return nil, errors.New("the plugin services do not run")
+	if kind != pluginLie {
+		return p.serviceProcess.begin(kind)
 	}
-	switch kind {
-	case pluginKill:
-		p.kill()
-		return p.start, nil
-	case pluginPause:
-		return proc.Resume, proc.Pause()
+	if p.running() == nil {
+		return nil, errors.New("the plugin services do not run")
 	}
 	return func() error { return os.Remove(p.lies()) }, os.WriteFile(p.lies(), nil, 0o600)
 }
 
-// stop ends it, and waits.
-func (p *pluginProcess) stop() {
-	if p != nil {
-		p.kill()
-		p.waits.Wait()
-	}
-}
-
 // changeSeated deletes seated pods, a number that it draws, and creates others, until there are more than seats: so many are placed at a time, and some wait.
 func (w *workload) changeSeated(ctx context.Context) {
+	w.change(ctx, classSeated, 0, mostSeated, func() *corev1.Pod {
+		profile := seatedProfiles[w.rng.IntN(len(seatedProfiles))]
+		return seated(fmt.Sprintf("%s-%d", profile, w.number), profile)
+	})
+}
+
+// change deletes pods of a class, so that a number of them is left that it draws, least or more, and creates others, until there are most.
+func (w *workload) change(ctx context.Context, class string, least, most int, draw func() *corev1.Pod) {
 	all := func() (at []int) {
 		for i, l := range w.live {
-			if l.class == classSeated {
+			if l.class == class {
 				at = append(at, i)
 			}
 		}
 		return at
 	}
-	for keep, there := w.rng.IntN(mostSeated), all(); len(there) > keep; there = all() {
+	for keep, there := least+w.rng.IntN(most-least), all(); len(there) > keep; there = all() {
 		if !w.delete(ctx, there[w.rng.IntN(len(there))]) {
 			return // the API server does not answer
 		}
 	}
-	for range mostSeated - len(all()) {
+	for range most - len(all()) {
 		w.number++
-		profile := seatedProfiles[w.rng.IntN(len(seatedProfiles))]
-		w.create(ctx, 0, seated(fmt.Sprintf("%s-%d", profile, w.number), profile))
+		w.create(ctx, 0, draw())
 	}
 }
 

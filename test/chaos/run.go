@@ -52,7 +52,14 @@ type config struct {
 	older    string        // path of another, by which faults replace members; empty: the same
 	// noPlugins says that there are no plugin services: the older binary does not know them.
 	noPlugins bool
+	yoda      string // path of the berth-yoda binary; empty: there are no cards
+	crd       string // path of the definition of the resource that collectors of cards write
 	dir       string // of the history and of everything else that is left behind; it must not exist
+}
+
+// cards reports whether there are cards: Yoda reads of them at an API server, and an older Berth may not know what plugins choose.
+func (c config) cards() bool {
+	return c.yoda != "" && c.source == sourceKube && c.older == ""
 }
 
 const historyFile = "history.jsonl"
@@ -113,6 +120,11 @@ func run(ctx context.Context, cfg config) (err error) {
 		}
 		defer w.api.stop()
 	}
+	if cfg.cards() {
+		if w.collectors, err = newCollectors(ctx, w.control.Kubeconfig(), cfg.crd); err != nil {
+			return fmt.Errorf("make collectors: %w", err)
+		}
+	}
 
 	// 2. Berth, each process behind a proxy.
 	if !cfg.noPlugins {
@@ -125,6 +137,9 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer w.crew.stop()
+	if w.yoda != nil {
+		defer w.yoda.stop()
+	}
 	if cfg.users {
 		if err := w.etcd.admit(ctx, cfg.berth, cfg.source, w.crew.etcd); err != nil {
 			return err
@@ -169,20 +184,22 @@ func cause(ctx context.Context) error {
 
 // world is everything of a run.
 type world struct {
-	cfg      config
-	control  *kubetest.ControlPlane // nil: the cluster is the local source
-	api      *apiProxy              // nil, too
-	ids      *identities            // nil: no TLS
-	store    store
-	etcd     *etcdCluster
-	record   *Recorder
-	network  *Network
-	crew     *crew
-	plugins  *pluginProcess  // nil: there are no plugin services
-	recorded atomic.Int64    // the newest revision of Berth's etcd that is in the history
-	objects  atomic.Int64    // the newest resource version
-	bound    map[string]bool // uids of pods that were seen to be bound
-	binds    atomic.Int64    // how many
+	cfg        config
+	control    *kubetest.ControlPlane // nil: the cluster is the local source
+	api        *apiProxy              // nil, too
+	ids        *identities            // nil: no TLS
+	store      store
+	etcd       *etcdCluster
+	record     *Recorder
+	network    *Network
+	crew       *crew
+	plugins    *pluginProcess  // nil: there are no plugin services
+	yoda       *serviceProcess // nil: there are no cards
+	collectors *collectors     // nil, too
+	recorded   atomic.Int64    // the newest revision of Berth's etcd that is in the history
+	objects    atomic.Int64    // the newest resource version
+	bound      map[string]bool // uids of pods that were seen to be bound
+	binds      atomic.Int64    // how many
 
 	seen atomic.Pointer[func(*Object)] // is told each change of an object that is recorded; nil: nobody is
 }
@@ -205,17 +222,33 @@ func (w *world) assemble() error {
 		berth: w.cfg.berth, older: w.cfg.older, dir: w.cfg.dir, cluster: []string{"--source", w.cfg.source}, etcd: fronts, leaseTTL: leaseTTL,
 		network: w.network, record: w.record, ids: w.ids, http: metrics, members: map[string]*member{}, asked: map[*kubetest.Process]ending{},
 	}
+	config, text := filepath.Join(w.cfg.dir, "config.yaml"), schedulerConfig
+	var services []string
+	if w.plugins != nil {
+		text += w.plugins.profiles()
+		services = append(services, w.plugins.services())
+	}
 	if w.control != nil {
 		kubeconfig, err := w.kubeconfig()
 		if err != nil {
 			return err
 		}
 		w.crew.cluster = append(w.crew.cluster, "--kubeconfig", kubeconfig)
+		if w.cfg.cards() {
+			var service string
+			if w.yoda, service, err = newYoda(w.cfg, kubeconfig, w.record, w.network); err != nil {
+				return err
+			}
+			text += yodaProfile()
+			services = append(services, service)
+		}
 	}
-	config, text := filepath.Join(w.cfg.dir, "config.yaml"), schedulerConfig
-	if w.plugins != nil {
-		text += w.plugins.profiles()
-		w.crew.cluster = append(w.crew.cluster, "--plugin-services", w.plugins.services())
+	if len(services) > 0 {
+		name, err := writeServices(w.cfg.dir, services...)
+		if err != nil {
+			return err
+		}
+		w.crew.cluster = append(w.crew.cluster, "--plugin-services", name)
 	}
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
@@ -279,6 +312,9 @@ func (w *world) recordObject(o *Object) {
 	if w.bound == nil {
 		w.bound = map[string]bool{}
 	}
+	if w.collectors != nil {
+		w.collectors.see(o)
+	}
 	if seen := w.seen.Load(); seen != nil {
 		(*seen)(o)
 	}
@@ -288,14 +324,18 @@ func (w *world) recordObject(o *Object) {
 	}
 }
 
-// recordObjects records what changes of pods, nodes, volumes and claims.
+// recordObjects records what changes of pods, nodes, volumes and claims, and of Scvs if there are any.
 func (w *world) recordObjects(ctx context.Context) error {
 	reader := objectReader{seen: map[string]bool{}}
 	var failed error
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	last := registryPods
+	if w.collectors != nil {
+		last = registryScvs
+	}
 	etcd := etcdClient{urls: []string{w.control.Etcd().Endpoint()}}
-	err := etcd.watch(ctx, registryNode, behind(registryPods), 1, func(e etcdEvent) {
+	err := etcd.watch(ctx, registryNode, behind(last), 1, func(e etcdEvent) {
 		o, err := reader.read(e)
 		if err != nil {
 			failed = err
@@ -323,8 +363,13 @@ func (w *world) work(ctx context.Context) error {
 			return err
 		}
 	}
+	if w.yoda != nil {
+		if err := w.yoda.start(); err != nil {
+			return err
+		}
+	}
 	load := newWorkload(w.store, w.record, w.cfg.seed, w.cfg.rate)
-	load.seats = w.plugins != nil
+	load.seats, load.cards = w.plugins != nil, w.yoda != nil
 	starting, started := context.WithTimeout(ctx, startLimit)
 	err := load.start(starting)
 	started()
@@ -338,6 +383,9 @@ func (w *world) work(ctx context.Context) error {
 	}
 	var players sync.WaitGroup
 	players.Go(func() { play.run(playing) })
+	if w.collectors != nil {
+		players.Go(func() { w.collectors.run(playing) })
+	}
 	defer players.Wait()
 	defer enough()
 	working, stop := context.WithCancel(ctx)
@@ -355,7 +403,7 @@ func (w *world) work(ctx context.Context) error {
 	w.record.Add(Entry{Mark: Faulty})
 	n := nemesis{
 		store: w.store, crew: w.crew, etcd: w.etcd, network: w.network, api: w.api, control: w.control, ids: w.ids, record: w.record, recorded: &w.recorded, binds: &w.binds,
-		controllers: play, plugins: w.plugins, seen: &w.seen,
+		controllers: play, plugins: w.plugins, yoda: w.yoda, collectors: w.collectors, seen: &w.seen,
 	}
 	err = n.run(ctx, NewPlan(w.cfg.seed, leaseTTL, w.cfg.only), w.cfg.duration, w.cfg.count)
 	if err != nil || ctx.Err() != nil {

@@ -26,6 +26,7 @@ type Summary struct {
 	// after the next election.
 	Failovers []time.Duration
 	Seated    int       // seated pods that were bound
+	Carded    int       // carded pods that were bound
 	Placing   []Placing // of probes: without a fault, and during each kind of fault to plugin services, if there was one
 }
 
@@ -72,7 +73,7 @@ func Summarize(entries []Entry) Summary {
 	var gaps []window
 	peaks := map[string]int64{}
 	open := map[int]int{} // number of a fault → its window
-	bound, claims, seated := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	bound, claims, seated, carded := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	named := map[string]*window{} // those of probes, by name
 	seen := map[Kind]int{}
 	probes := map[string]*window{} // by uid: from its creation to its bind, or its end
@@ -122,6 +123,8 @@ func Summarize(entries []Entry) Summary {
 			switch p := probes[o.UID]; {
 			case o.Pod != nil && o.Pod.Labels[labelClass] == classSeated:
 				seated[o.UID] = true
+			case o.Pod != nil && o.Pod.Labels[labelClass] == classCarded:
+				carded[o.UID] = true
 			case o.Pod != nil && o.Pod.Labels[labelClass] == classProbe && last > 0:
 				probes[o.UID] = &window{from: e.At}
 				named[o.Name] = probes[o.UID]
@@ -133,6 +136,9 @@ func Summarize(entries []Entry) Summary {
 			}
 			if o.On != "" && seated[o.UID] && !bound[o.UID] {
 				s.Seated++
+			}
+			if o.On != "" && carded[o.UID] && !bound[o.UID] {
+				s.Carded++
 			}
 		}
 		if o := e.Object; o != nil && isBound(o.Claim) && !claims[o.UID] {
@@ -194,7 +200,7 @@ func Summarize(entries []Entry) Summary {
 
 // placing sums up how long probes took, by the faults that there were when they were created.
 func placing(windows []window, probes []*window) (out []Placing) {
-	ofPlugins := []Kind{pluginKill, pluginPause, pluginLie}
+	ofPlugins := []Kind{pluginKill, pluginPause, pluginLie, yodaKill, yodaPause}
 	if !slices.ContainsFunc(windows, func(w window) bool { return slices.Contains(ofPlugins, w.kind) }) {
 		return nil
 	}
@@ -283,6 +289,9 @@ func (s Summary) print(out io.Writer, violations []Violation) {
 	}
 	if s.Seated > 0 {
 		fmt.Fprintf(out, "%d pods of plugin services bound\n", s.Seated)
+	}
+	if s.Carded > 0 {
+		fmt.Fprintf(out, "%d pods with cards bound\n", s.Carded)
 	}
 	for _, p := range s.Placing {
 		fmt.Fprintf(out, "probes, which need no plugin service, during %q: %d, bound after %.3f s in the median, %.3f s at the 99th percentile\n",

@@ -68,8 +68,9 @@ type workload struct {
 	store  store
 	record *Recorder
 	rng    *rand.Rand
-	rate   float64 // pods created per second, besides probes, those with claims, and seated ones
+	rate   float64 // pods created per second, besides probes, those with claims, and seated and carded ones
 	seats  bool    // there are seated pods
+	cards  bool    // there are carded pods
 
 	number int
 	live   []livePod
@@ -84,9 +85,11 @@ type livePod struct {
 	claims    []string // that they use
 	uids      []types.UID
 	cpu       int64 // requested by all of them together
+	cards     int   // asked for by all of them together, when all were listed
 	class     string
 	waits     bool   // one of them had no node when all were listed
 	expire    Micros // of probes
+	ended     bool   // of a carded pod
 }
 
 func newWorkload(s store, record *Recorder, seed uint64, rate float64) *workload {
@@ -150,6 +153,11 @@ func (w *workload) start(ctx context.Context) error {
 			return fmt.Errorf("create node: %w", err)
 		}
 	}
+	for i := 0; w.cards && i < cardNodes; i++ {
+		if err := w.store.createNode(ctx, cardNode(i)); err != nil {
+			return fmt.Errorf("create node: %w", err)
+		}
+	}
 	w.createClaimant(ctx, unclaimed())
 	for i := range 3 {
 		w.create(ctx, 0, pod(classHuge, fmt.Sprintf("huge-%d", i), 10*nodeCPU))
@@ -162,6 +170,7 @@ func (w *workload) run(ctx context.Context) {
 	tick := time.NewTicker(workTick)
 	defer tick.Stop()
 	var owed float64
+	var carded time.Time // when carded pods were changed last
 	for {
 		select {
 		case <-ctx.Done():
@@ -186,6 +195,10 @@ func (w *workload) run(ctx context.Context) {
 		}
 		if w.seats && w.rng.IntN(20) == 0 {
 			w.changeSeated(ctx)
+		}
+		if w.cards && time.Since(carded) > cardsTurn {
+			w.changeCarded(ctx)
+			carded = time.Now()
 		}
 	}
 }
@@ -412,6 +425,7 @@ func (w *workload) shrink(ctx context.Context) error {
 				l := &w.live[at]
 				l.names, l.uids = append(l.names, p.Name), append(l.uids, p.UID)
 				l.cpu += p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
+				l.cards += cardsAsked(p)
 				l.claims, l.waits = claimNames(p), l.waits || p.Spec.NodeName == ""
 			}
 			if w.shrinkTo(ctx, plainNodes*nodeCPU*2/5, plainNodes/2) && w.sweepClaims(ctx) {
@@ -436,7 +450,8 @@ func largerOf(i int) int64 {
 func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 	for {
 		var cpu int64
-		var shrinkable, withPort, withClaims, seated []int
+		var shrinkable, withPort, withClaims, seated, carded []int
+		cards := 0
 		for i, l := range w.live {
 			if len(l.claims) > 0 { // those that wait stay, for the checker to say whether they may
 				if !l.waits {
@@ -451,6 +466,9 @@ func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 				withPort = append(withPort, i)
 			case classSeated:
 				seated = append(seated, i)
+			case classCarded:
+				carded = append(carded, i)
+				cards += l.cards
 			}
 			cpu += l.cpu
 			shrinkable = append(shrinkable, i)
@@ -459,6 +477,8 @@ func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 			shrinkable = withPort
 		} else if len(seated) > finalSeated {
 			shrinkable = seated
+		} else if cards > finalCarded {
+			shrinkable = carded
 		} else if len(withClaims) > finalClaiming {
 			shrinkable = withClaims
 		} else if cpu <= room {
