@@ -187,6 +187,8 @@ type Node struct {
 	PodCount int
 	// Pods are those pods, by UID, if some plugin of the process depends on pods.
 	Pods map[string]*Pod
+	// Hypothetical: a question that a person has is about it, of what might be. Pods that are not among Pods are not there, whatever a plugin knows besides, and some that are may be hypothetical.
+	Hypothetical bool
 
 	object func() (*corev1.Node, error)
 }

@@ -10,6 +10,7 @@ import (
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/pluginproto"
+	"github.com/berth-scheduler/berth/internal/pluginscore"
 )
 
 // session is what one stream has told. One goroutine changes it, the stream's, and never while others judge by it.
@@ -18,6 +19,8 @@ type session struct {
 	kinds map[int32]*Kind
 	nodes map[int32]*Node
 	last  int64 // request
+
+	hypothetical bool // it is about what might be
 }
 
 // profiles are the plugins of the process, as they are for each profile.
@@ -55,6 +58,9 @@ func (s *session) fold(req *pluginv1.JudgeRequest) error {
 		return pluginproto.Invalid(fmt.Sprintf("%d: want %d", req.GetId(), s.last+1), "id")
 	}
 	s.last = req.GetId()
+	if s.last == 1 {
+		s.hypothetical = req.GetHypothetical()
+	}
 	if err := s.tell(s.last, req.GetProfiles()); err != nil {
 		return err
 	}
@@ -143,7 +149,7 @@ func (s *session) setNode(i int, told *pluginv1.Node) error {
 		if told.GetSpec() == nil {
 			return pluginproto.Invalid(fmt.Sprintf("node %d is new: want what it is", told.GetId()), "nodes[%d].spec", i)
 		}
-		node = &Node{Pods: make(map[string]*Pod)}
+		node = &Node{Pods: make(map[string]*Pod), Hypothetical: s.hypothetical}
 		s.nodes[told.GetId()] = node
 	}
 	if spec := told.GetSpec(); spec != nil {
@@ -215,7 +221,7 @@ func (s *session) question(i int, asked *pluginv1.Question) (*question, error) {
 			return nil, pluginproto.Invalid(fmt.Sprintf("there is no plugin %q that scores", name), "questions[%d].scores[%d]", i, k)
 		}
 		if p := find(name); q.err == nil {
-			most := pluginproto.MaxScore(pluginv1.Normalization(s.plugins[name].Normalization)) // as it is described, whatever the profile's arguments are
+			most := pluginscore.Most(pluginv1.Normalization(s.plugins[name].Normalization)) // as it is described, whatever the profile's arguments are
 			q.scorers = append(q.scorers, scorer{name, p.Score, int64(most)})
 		}
 	}

@@ -21,11 +21,11 @@ import (
 
 // Asking is about one pod, whose turn it is of all services that are asked about it. It is not safe for concurrent use.
 type Asking struct {
-	host     *Host
-	parts    []*part
-	at       time.Duration // when it was looked last what holds, by service.clock
-	collects int           // how often something has been collected
-	inquiry  *Inquiry      // nil: it is about a pod that is placed
+	host    *Host
+	parts   []*part
+	at      time.Duration // when it was looked last what holds, by service.clock
+	again   bool          // the pod is judged once more
+	inquiry *Inquiry      // nil: it is about a pod that is placed
 }
 
 // part is what one service is asked.
@@ -210,7 +210,6 @@ func (k *Kept) Of(i cluster.NodeIndex) (known, refused bool, score int64) {
 // Collect notes what is to be asked about some nodes, which the state has, for a pod whose class it has. The caller holds the state's lock, and calls Exchange then.
 func (k *Asking) Collect(st *cluster.State, subject engine.Subject, nodes []cluster.NodeIndex) {
 	k.at = k.now()
-	k.collects++
 	k.notes(st)
 	for _, p := range k.parts {
 		is := p.service.session
@@ -427,7 +426,10 @@ func add(scores []int32, by pluginv1.Normalization, weight int64, nodes []cluste
 	}
 }
 
-// Holds reports whether what has been answered about a node, which was collected, is of the node as it is. What was asked for only now holds however long that took; and, from the second time on that something was collected, also if the node has changed for
+// Again says that the pod is judged once more, since what was answered did not hold.
+func (k *Asking) Again() { k.again = true }
+
+// Holds reports whether what has been answered about a node, which was collected, is of the node as it is. What was asked for only now holds however long that took; and, behind [Asking.Again], also if the node has changed for
 // the service meanwhile: so one that changes all the time is judged again once, and keeps no pod from being placed. The caller holds the state's lock.
 func (k *Asking) Holds(st *cluster.State, i cluster.NodeIndex) bool {
 	k.notes(st)
@@ -436,7 +438,7 @@ func (k *Asking) Holds(st *cluster.State, i cluster.NodeIndex) bool {
 			return false
 		}
 		is, c := p.service.session, p.kind.column
-		if k.collects > 1 && is.stands(c, st, i, k.at) && c.answers[i].at >= k.at {
+		if k.again && is.stands(c, st, i, k.at) && c.answers[i].at >= k.at {
 			return false
 		}
 		return !is.holds(c, st, i, k.at)

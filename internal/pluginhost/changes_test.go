@@ -220,6 +220,12 @@ func TestWhatIsUnderWayWhenANodeChangesIsJudgedOnceMore(t *testing.T) {
 	if k.Holds(st, 0) || !k.Holds(st, 1) {
 		t.Errorf("what was asked before n0 has changed holds of n0 %v, of n1 %v", k.Holds(st, 0), k.Holds(st, 1))
 	}
+	exchange(func() { c.changes(t, true, "n0") }) // further nodes are asked about, say
+	if k.Holds(st, 0) {
+		t.Error("what was asked before n0 has changed holds, since something was collected twice")
+	}
+	c.calls()
+	k.Again()
 	exchange(func() { c.changes(t, false, "n0") })
 	if got := c.calls(); !slices.Equal(got, all[:1]) {
 		t.Errorf("it was asked about %v, want n0", got)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
-	"github.com/berth-scheduler/berth/internal/pluginproto"
+	"github.com/berth-scheduler/berth/internal/pluginscore"
 )
 
 // Service is a service of a configuration.
@@ -147,7 +147,7 @@ func (u use) of(plugins map[string]*pluginv1.PluginDescription) use {
 		if plugins[name].GetNormalization() == pluginv1.Normalization_NORMALIZATION_OWN {
 			out.own = append(out.own, scorer{name, u.weights[n]})
 		} else {
-			out.scores, out.weights, out.most = append(out.scores, name), append(out.weights, u.weights[n]), append(out.most, pluginproto.MaxScore(plugins[name].GetNormalization()))
+			out.scores, out.weights, out.most = append(out.scores, name), append(out.weights, u.weights[n]), append(out.most, pluginscore.Most(plugins[name].GetNormalization()))
 		}
 	}
 	return out

@@ -3,13 +3,10 @@ package pluginproto
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 )
 
 // The bounds of berth.plugin.v1.
@@ -24,15 +21,6 @@ const (
 	// OtherReason stands for further reasons where an answer has as many as it may.
 	OtherReason = "another reason"
 )
-
-// MaxScore returns the most that a plugin may score a node: what is brought to 100 before it is weighed may be anything that its message can have.
-func MaxScore(by pluginv1.Normalization) int32 {
-	switch by {
-	case pluginv1.Normalization_NORMALIZATION_PROPORTIONAL, pluginv1.Normalization_NORMALIZATION_REVERSED:
-		return math.MaxInt32
-	}
-	return 100
-}
 
 // Invalid says what is wrong with a field of a request. The stream ends with it.
 func Invalid(text, field string, at ...any) error {

@@ -14,7 +14,7 @@ import (
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/manifest"
-	"github.com/berth-scheduler/berth/internal/pluginproto"
+	"github.com/berth-scheduler/berth/internal/pluginscore"
 )
 
 // What berth.plugin.v1 says is possible.
@@ -174,7 +174,7 @@ func (s *suite) take(plugins []*pluginv1.PluginDescription) error {
 		case depends.GetMilliseconds() < 0:
 			return fmt.Errorf("plugin %s: its answers hold for %d milliseconds: want 0 at least", name, depends.GetMilliseconds())
 		}
-		seen[name], s.most[name] = true, pluginproto.MaxScore(p.GetNormalization())
+		seen[name], s.most[name] = true, pluginscore.Most(p.GetNormalization())
 		if p.GetPostFilters() {
 			s.postFilters = append(s.postFilters, name)
 		}

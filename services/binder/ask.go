@@ -315,6 +315,9 @@ func (a *asked) run(ctx context.Context) {
 		if !a.begin(ctx) {
 			return
 		}
+		if k > 0 && a.judges != nil {
+			a.judges.Again()
+		}
 		if a.pod.Nominated != "" {
 			if s, is := a.look(true); is {
 				if changed := a.try(ctx, s, true); changed {

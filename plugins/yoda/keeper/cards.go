@@ -53,7 +53,8 @@ type hold struct {
 	pod   Pod
 	node  string
 	grant yoda.Grant
-	// ended: nobody places the pod by the token any more. It is over when it is known whether the pod is bound. Due is when it is to be asked, and pause how long it was waited before.
+	// ended: nobody places the pod by the token any more. It is over when it is known whether the pod is bound. Due is when it is to be read what has become of the pod, and pause how long it was waited before. One that has not ended is read too, once in a
+	// while: a pod may have been placed, bound, and be gone, and nobody has said a word of it here.
 	ended   bool
 	due     time.Time
 	pause   time.Duration
@@ -87,19 +88,35 @@ func (c *Cards) Use(args *yoda.Args) {
 	}
 }
 
-// View returns what is known of a node.
-func (c *Cards) View(node string) *yoda.View {
+// View returns what is known of a node, and whether that is all there is to know of some pods on it that ask for cards: they are told to be there, or are being placed there by somebody who has not given up. Else nobody knows here which cards are free: another
+// scheduler has placed such a pod, or a process of this plugin before this one, and its word has not come. What is reserved for a pod by somebody who has given up says nothing: it may have been given other cards since.
+func (c *Cards) View(node string, pods ...types.UID) (v *yoda.View, known bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.book.View(node)
+	return c.book.View(node), c.knows(node, pods)
 }
 
-// Unknown notes that a node was refused since there is a pod on it of which nothing is known here: when something is, those that were refused are worth trying again.
-func (c *Cards) Unknown(node string) {
+func (c *Cards) knows(node string, pods []types.UID) bool {
+	for _, uid := range pods {
+		if at, _, told := c.book.Told(uid); told && at == node {
+			continue
+		}
+		if !slices.ContainsFunc(c.holds[uid], func(h *hold) bool { return h.node == node && !h.ended }) {
+			return false
+		}
+	}
+	return true
+}
+
+// Unknown notes that a node was refused since not all is known of some pods on it: when it is, those that were refused are worth trying again.
+func (c *Cards) Unknown(node string, pods ...types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.facts[node]; ok {
-		c.unknown[node] = true
+	if _, ok := c.facts[node]; !ok {
+		return
+	}
+	if c.unknown[node] = true; c.knows(node, pods) { // it has come in between
+		c.change(node, nil)
 	}
 }
 
@@ -157,25 +174,28 @@ func (c *Cards) Give(token yoda.Token, pod Pod, node string, r *yoda.Request, ar
 	default:
 		c.counts.Given++
 	}
-	c.keep(&hold{token: token, pod: pod, node: node, grant: grant})
+	c.keep(&hold{token: token, pod: pod, node: node, grant: grant, due: now.Add(readLive)})
 	return grant, nil
 }
 
 // Stand reserves for a pod, by a token, what it was given before: cards that are recorded, whoever else has them. Without cards, it is a pod that asks for some, of which it is not known which it was given.
-func (c *Cards) Stand(token yoda.Token, pod Pod, node string, grant yoda.Grant) {
+func (c *Cards) Stand(token yoda.Token, pod Pod, node string, grant yoda.Grant, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.touch(node)()
 	c.book.Reserve(token, pod.UID, node, grant)
 	c.counts.Stood++
-	c.keep(&hold{token: token, pod: pod, node: node, grant: grant})
+	c.keep(&hold{token: token, pod: pod, node: node, grant: grant, due: now.Add(readLive)})
 }
 
-// keep notes what is reserved by a token.
+// keep notes what is reserved by a token, unless the pod is told to have just that.
 func (c *Cards) keep(h *hold) {
 	c.forget(h.token)
 	c.by[h.token] = h
 	c.holds[h.pod.UID] = append(c.holds[h.pod.UID], h)
+	if node, grant, told := c.book.Told(h.pod.UID); told && node == h.node && grant.Equal(h.grant) {
+		c.release(h)
+	}
 }
 
 // forget has nothing noted of a token. The book is not told.
@@ -206,7 +226,7 @@ func (c *Cards) End(token yoda.Token, now time.Time) {
 	if h == nil || h.ended {
 		return
 	}
-	h.ended, h.due = true, now
+	h.ended, h.due, h.pause = true, now, 0
 	if _, _, told := c.book.Told(h.pod.UID); told {
 		c.release(h)
 		return
@@ -233,16 +253,19 @@ func (c *Cards) SetPod(p Pod) {
 		nodes = append(nodes, was)
 	}
 	defer c.touch(nodes...)()
+	if c.unknown[p.Node] { // perhaps for this pod
+		c.change(p.Node, nil)
+	}
 	grant, has, err := yoda.GrantOf(p.Annotations)
 	switch {
 	case err == nil && has:
+		c.book.SetPod(p.UID, p.Node, grant)
 	case err != nil, yoda.Asks(p.Labels):
 		grant = yoda.Grant{} // it is not known which
+		c.book.SetPod(p.UID, p.Node, grant)
 	default:
 		c.book.RemovePod(p.UID)
-		return
 	}
-	c.book.SetPod(p.UID, p.Node, grant)
 	for _, h := range slices.Clone(c.holds[p.UID]) {
 		if h.ended || h.node == p.Node && h.grant.Equal(grant) {
 			c.release(h)
@@ -374,44 +397,55 @@ type Told struct {
 // mostTried is how many requests are tried on how many nodes to find out which pods are worth trying. Of more, all are.
 const mostTried = 100_000
 
+// trial is what is to be found out about pods that wait: whether a node that has changed can run them now, and could not before.
+type trial struct{ before, after *yoda.View }
+
 // Tell returns what has changed since it was called last. Collectors go silent without a word, so it is to be called every second or so, whatever happens.
 func (c *Cards) Tell(now time.Time) Told {
+	out, trials, requests, args := c.takeChanged(now)
+	var helped []yoda.Request
+	all := len(trials)*len(requests)*len(args) > mostTried
+	for i := range requests {
+		if all || slices.ContainsFunc(trials, func(t trial) bool { return t.helps(&requests[i], args, now) }) {
+			helped = append(helped, requests[i])
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.silent(now)
-	if len(c.changed) == 0 {
-		return Told{}
-	}
-	changed := c.changed
-	c.changed = make(map[string]*yoda.View)
-	out := Told{Nodes: slices.Sorted(maps.Keys(changed))}
-	all := len(changed)*len(c.asking)*(1+len(c.args)) > mostTried
-	for r, pods := range c.asking {
-		if all || c.helps(&r, changed, now) {
-			for uid := range pods {
-				out.Pods = append(out.Pods, string(uid))
-			}
+	for _, r := range helped {
+		for uid := range c.asking[r] {
+			out.Pods = append(out.Pods, string(uid))
 		}
 	}
 	c.counts.Wakes += uint64(len(out.Pods))
 	return out
 }
 
-// helps reports whether some node that has changed could not run a pod that asks so, and can now.
-func (c *Cards) helps(r *yoda.Request, changed map[string]*yoda.View, now time.Time) bool {
-	for node, before := range changed {
-		after := c.book.View(node)
-		for i := range 1 + len(c.args) {
-			var args *yoda.Args
-			if i > 0 {
-				args = c.args[i-1]
-			}
-			if _, refusal := yoda.Choose(after, r, args, now); refusal != nil {
-				continue
-			}
-			if _, refused := yoda.Choose(before, r, args, now); refused != nil {
-				return true
-			}
+// takeChanged takes what has changed, and what is to be tried for it: without the lock, for it may take a while.
+func (c *Cards) takeChanged(now time.Time) (out Told, trials []trial, requests []yoda.Request, args []*yoda.Args) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent(now)
+	if len(c.changed) == 0 {
+		return Told{}, nil, nil, nil
+	}
+	for node, before := range c.changed {
+		out.Nodes = append(out.Nodes, node)
+		trials = append(trials, trial{before, c.book.View(node)})
+	}
+	slices.Sort(out.Nodes)
+	clear(c.changed)
+	return out, trials, slices.Collect(maps.Keys(c.asking)), append([]*yoda.Args{nil}, c.args...)
+}
+
+// helps reports whether the node could not run a pod that asks so, and can now, by some arguments.
+func (t trial) helps(r *yoda.Request, args []*yoda.Args, now time.Time) bool {
+	for _, a := range args {
+		if _, refusal := yoda.Choose(t.after, r, a, now); refusal != nil {
+			continue
+		}
+		if _, refusal := yoda.Choose(t.before, r, a, now); refusal != nil {
+			return true
 		}
 	}
 	return false
@@ -428,11 +462,13 @@ func (c *Cards) silent(now time.Time) {
 	c.looked = now
 }
 
-// Doubt is something reserved by a token that has ended: whether the pod is bound is to be read of the API server, and said by [Cards.Read].
+// Doubt is something reserved of which it is to be read of the API server what has become of its pod, and said by [Cards.Read].
 type Doubt struct {
 	Token           yoda.Token
 	UID             types.UID
 	Namespace, Name string
+
+	ended bool // nobody placed it any more when it was to be read
 }
 
 // Doubts returns those whose time has come, up to so many. Nobody else gets them until Read has been called.
@@ -444,33 +480,51 @@ func (c *Cards) Doubts(now time.Time, most int) []Doubt {
 		if len(out) == most {
 			break
 		}
-		if h.ended && !h.reading && !now.Before(h.due) {
+		if !h.reading && !now.Before(h.due) {
 			h.reading = true
-			out = append(out, Doubt{h.token, h.pod.UID, h.pod.Namespace, h.pod.Name})
+			out = append(out, Doubt{h.token, h.pod.UID, h.pod.Namespace, h.pod.Name, h.ended})
 		}
 	}
 	return out
 }
 
-// Pauses between two reads of a pod of which it is not known yet what has become of it.
+// Pauses between two reads of a pod of which it is not known yet what has become of it, and of one that is being placed.
 const (
 	readSoon = 500 * time.Millisecond
 	readLate = 30 * time.Second
+	readLive = time.Minute
 )
 
-// Read notes what the API server says of the pod of a doubt, asked behind its end, and not of a cache. Bound: it has a node, and has not ended; then what is reserved stays until it is told of, so that it is not free in between. An error: nobody knows.
-func (c *Cards) Read(d Doubt, bound bool, err error, now time.Time) {
+// Fate is what has become of a pod.
+type Fate int
+
+// What may have become of a pod.
+const (
+	Unread Fate = iota // nobody knows
+	Gone               // there is none with its UID, or it has ended
+	Waits              // it has no node
+	Bound              // it has one
+)
+
+// Read notes what the API server says of the pod of a doubt, asked behind the doubt, and not of a cache. What is reserved for a pod that is gone is free, and so is what is reserved for one that has no node, if nobody places it by the token any more. What is
+// reserved for one that is bound stays until the pod is told of, so that it is not free in between.
+func (c *Cards) Read(d Doubt, is Fate, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.by[d.Token]
-	if h == nil || !h.ended { // it has been released, or is another one
+	if h == nil || !h.reading { // it has been released, or is another one
 		return
 	}
 	h.reading = false
-	if err == nil && !bound {
+	switch {
+	case is == Gone, is == Waits && d.ended:
 		c.release(h)
-		return
+	case h.ended && !d.ended: // it may have been bound between the read and its end
+		h.due = now
+	case h.ended:
+		h.pause = min(max(2*h.pause, readSoon), readLate)
+		h.due = now.Add(h.pause)
+	default:
+		h.due = now.Add(readLive)
 	}
-	h.pause = min(max(2*h.pause, readSoon), readLate)
-	h.due = now.Add(h.pause)
 }

@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -92,7 +91,7 @@ func (w *world) wantGiven(token, uid, want string) {
 }
 
 // read answers all doubts, of which there is to be one for each of some tokens.
-func (w *world) read(bound bool, err error, want ...string) {
+func (w *world) read(is Fate, want ...string) {
 	w.t.Helper()
 	var tokens []string
 	doubts := w.Doubts(w.now, 100)
@@ -104,7 +103,7 @@ func (w *world) read(bound bool, err error, want ...string) {
 		w.t.Errorf("doubts %q, want %q", tokens, want)
 	}
 	for _, d := range doubts {
-		w.Read(d, bound, err, w.now)
+		w.Read(d, is, w.now)
 	}
 }
 
@@ -114,11 +113,11 @@ func TestACardIsNotFreeBeforeItIsKnownThatItsPodIsNotBound(t *testing.T) {
 	w.wantGiven("2", "q", "b")
 	w.End("1", w.now)
 	w.wantGiven("3", "r", "")
-	w.read(false, errors.New("the API server is away"), "1")
+	w.read(Unread, "1")
 	w.wantGiven("3", "r", "")
-	w.read(false, nil) // not again at once
+	w.read(Waits) // not again at once
 	w.now = w.now.Add(readSoon)
-	w.read(false, nil, "1")
+	w.read(Waits, "1")
 	w.wantGiven("3", "r", "a")
 }
 
@@ -127,7 +126,7 @@ func TestAPodThatIsFoundBoundKeepsItsCardUntilItIsTold(t *testing.T) {
 	w := newWorld(t)
 	w.wantGiven("1", "p", "a")
 	w.End("1", w.now)
-	w.read(true, nil, "1")
+	w.read(Bound, "1")
 	w.wantGiven("2", "q", "b")
 	w.wantGiven("3", "r", "")
 	w.SetPod(bound("p", "n", "a"))
@@ -152,6 +151,66 @@ func TestAReservationIsOverWhenItsPodIsTold(t *testing.T) {
 	w.wantGiven("2", "q", "a")
 }
 
+// Nobody says a word of a pod that is placed, bound, and gone before it is told here; nor of one that is told first, and reserved then.
+func TestAReservationOfAPodThatIsGoneIsFoundOut(t *testing.T) {
+	w := newWorld(t)
+	w.wantGiven("1", "p", "a")
+	w.wantGiven("2", "q", "b")
+	w.read(Gone)
+	w.now = w.now.Add(readLive)
+	w.SetStatus("n", status(w.now, card("a", 0), card("b", 1)), w.now)
+	w.read(Waits, "1", "2") // they are being placed
+	w.wantGiven("3", "r", "")
+	w.read(Gone)
+	w.now = w.now.Add(readLive)
+	w.SetStatus("n", status(w.now, card("a", 0), card("b", 1)), w.now)
+	w.read(Gone, "1", "2")
+	w.SetPod(bound("p", "n", "a"))
+	w.Stand("3", pod("p", ""), "n", grant("a"), w.now)
+	w.RemovePod("p")
+	w.wantGiven("4", "r", "a")
+	w.wantGiven("5", "s", "b")
+}
+
+// What was read before a placement was given back says nothing of what has happened behind that.
+func TestAPodIsReadBehindTheEndOfItsPlacement(t *testing.T) {
+	w := newWorld(t)
+	w.wantGiven("1", "p", "a")
+	w.wantGiven("2", "q", "b")
+	w.now = w.now.Add(readLive)
+	w.SetStatus("n", status(w.now, card("a", 0), card("b", 1)), w.now)
+	early := w.Doubts(w.now, 100)
+	w.End("1", w.now)
+	for _, d := range early {
+		w.Read(d, Waits, w.now)
+	}
+	w.wantGiven("3", "r", "")
+	w.read(Waits, "1")
+	w.wantGiven("3", "r", "a")
+}
+
+// A reservation of whoever has given up says nothing of which cards the pod has: another one may have placed it since.
+func TestWhoHasGivenUpAPodDoesNotKnowIt(t *testing.T) {
+	w := newWorld(t)
+	w.wantGiven("1", "p", "a")
+	know := func(want bool) {
+		t.Helper()
+		if _, known := w.View("n", "p"); known != want {
+			t.Errorf("known: %v, want %v", known, want)
+		}
+	}
+	know(true)
+	w.End("1", w.now)
+	know(false)
+	w.SetPod(bound("p", "n", "b"))
+	know(true)
+	w.SetPod(bound("p", "m", "b"))
+	know(false)
+	if _, known := w.View("n"); !known {
+		t.Error("a node without pods that ask for cards is not known")
+	}
+}
+
 // Of two that place a pod, one has bound it elsewhere: what the other one holds is its own until it says so.
 func TestAReservationStandsThoughItsPodIsToldElsewhere(t *testing.T) {
 	w := newWorld(t)
@@ -172,7 +231,7 @@ func TestAPodThatEndsOrGoesHasNoCard(t *testing.T) {
 		over(bound("p", "n", "a", "b"))
 		w.wantGiven("1", "q", "a")
 		w.End("1", w.now)
-		w.read(false, nil, "1")
+		w.read(Waits, "1")
 	}
 }
 
@@ -192,7 +251,7 @@ func TestAPodOfWhichItIsNotKnownWhichCardsItHasKeepsAll(t *testing.T) {
 			t.Errorf("%s: another pod gets card %q when it asks for none, want a", name, got)
 		}
 		w.End("1", w.now)
-		w.read(false, nil, "1")
+		w.read(Waits, "1")
 	}
 }
 
@@ -267,10 +326,16 @@ func TestPodsAreWorthTryingWhenAPodIsToldThatWasNotKnown(t *testing.T) {
 	w := newWorld(t)
 	w.SetPod(pod("p", ""))
 	w.wantTold("", "")
-	w.Unknown("n")
+	w.Unknown("n", "other")
 	w.wantTold("", "")
 	w.SetPod(bound("other", "n", "a"))
 	w.wantTold("n", "p") // which can have b
+	w.Unknown("n", "third")
+	w.wantTold("", "")
+	w.SetPod(bound("third", "n", "elsewhere")) // no card of the node changes by it
+	w.wantTold("n", "p")
+	w.Unknown("n", "third") // it has been told between the look at the node and this
+	w.wantTold("n", "p")
 	w.Unknown("away")
 	w.RemoveNode("n")
 	w.Unknown("n")
@@ -293,7 +358,7 @@ func TestANodeWhoseCardsADriverGivesOutGivesNone(t *testing.T) {
 	w.wantTold("n", "p")
 	w.wantGiven("1", "q", "a")
 	w.SetNode("m", yoda.Facts{})
-	if v := w.View("m"); v.State(w.now) != yoda.DRA {
+	if v, _ := w.View("m"); v.State(w.now) != yoda.DRA {
 		t.Errorf("the other node is %s, want %s", v.State(w.now), yoda.DRA)
 	}
 }
@@ -315,7 +380,7 @@ func TestBothNodesChangeThatTellOfOneCard(t *testing.T) {
 func TestWhatStandsIsNotedEvenIfOthersHaveIt(t *testing.T) {
 	w := newWorld(t)
 	w.SetPod(bound("p", "n", "a"))
-	w.Stand("1", pod("q", ""), "n", grant("a"))
+	w.Stand("1", pod("q", ""), "n", grant("a"), w.now)
 	if s := w.Stats(w.now); s.Conflicts != 1 || s.Cards[CardKind{"A", "disputed"}] != 1 || s.Cards[CardKind{"A", "free"}] != 1 {
 		t.Errorf("%+v, want a conflict about a card, and the other one free", s)
 	}
@@ -323,7 +388,7 @@ func TestWhatStandsIsNotedEvenIfOthersHaveIt(t *testing.T) {
 	if s := w.Stats(w.now); s.Conflicts != 0 || s.Cards[CardKind{"A", "whole"}] != 1 {
 		t.Errorf("%+v, want no conflict", s)
 	}
-	w.Stand("2", pod("r", ""), "n", yoda.Grant{}) // which, is not known
+	w.Stand("2", pod("r", ""), "n", yoda.Grant{}, w.now) // which, is not known
 	w.wantGiven("3", "s", "")
 	if s := w.Stats(w.now); s.Nodes[string(yoda.Waits)] != 1 || s.Cards[CardKind{"A", "withheld"}] != 2 {
 		t.Errorf("%+v, want a node that waits for word of a pod", s)
@@ -339,14 +404,14 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 		w.End("t"+uid, w.now)
 		w.End("t"+uid, w.now)
 	}
-	w.read(true, nil, "tp", "tq") // r and s got none
+	w.read(Bound, "tp", "tq") // r and s got none
 	w.SetPod(bound("p", "n", "a"))
 	for _, uid := range []string{"p", "q", "r", "s"} {
 		w.RemovePod(types.UID(uid))
 	}
 	w.SetSlice("s1", "n")
 	w.SetSlice("s1", "")
-	w.Unknown("n")
+	w.Unknown("n", "z")
 	w.RemoveNode("n")
 	w.SetStatus("n", nil, w.now)
 	w.Tell(w.now)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -123,8 +123,14 @@ func (w *Watch) inform(lw cache.ListerWatcher, object runtime.Object, strip cach
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: lw, ObjectType: object, Transform: strip,
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    set,
-			UpdateFunc: func(_, is any) { set(is) },
+			AddFunc: set,
+			UpdateFunc: func(was, is any) {
+				before, ok := was.(metav1.Object)
+				if after, is := is.(metav1.Object); ok && is && before.GetUID() != after.GetUID() { // another one of its name: a list says no more
+					removed(before.GetName(), before)
+				}
+				set(is)
+			},
 			DeleteFunc: func(was any) {
 				if unseen, ok := was.(cache.DeletedFinalStateUnknown); ok {
 					was = unseen.Obj
@@ -167,6 +173,9 @@ func amounts(list corev1.ResourceList) map[string]int64 {
 	return out
 }
 
+// mostKept is how many bytes of an annotation are kept: more than any may have that makes sense, so that what is wrong stays so.
+const mostKept = 16 << 10
+
 func stripPod(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
@@ -178,7 +187,7 @@ func stripPod(o any) (any, error) {
 	}
 	for _, name := range []string{yoda.AnnotationRequest, yoda.AnnotationCards, yoda.AnnotationCardsMemory} {
 		if value, ok := p.Annotations[name]; ok {
-			metav1.SetMetaDataAnnotation(&out.ObjectMeta, name, value)
+			metav1.SetMetaDataAnnotation(&out.ObjectMeta, name, strings.Clone(value[:min(len(value), mostKept)]))
 		}
 	}
 	return out, nil
@@ -299,32 +308,30 @@ func (w *Watch) settle(ctx context.Context) {
 			room <- struct{}{}
 			reads.Go(func() {
 				defer func() { <-room }()
-				bound, err := w.read(ctx, d)
+				fate, err := w.read(ctx, d)
 				if err != nil && ctx.Err() == nil {
 					w.Log.Warn("what has become of a pod is not known, so its cards are not given away", "pod", d.Namespace+"/"+d.Name, "err", err)
 				}
-				w.Cards.Read(d, bound, err, time.Now())
+				w.Cards.Read(d, fate, time.Now())
 			})
 		}
 	}
 }
 
-// read asks the API server whether a pod is bound, and has not ended.
-func (w *Watch) read(ctx context.Context, d Doubt) (bool, error) {
+// read asks the API server what has become of a pod.
+func (w *Watch) read(ctx context.Context, d Doubt) (Fate, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, readWithin, fmt.Errorf("not within %v", readWithin))
 	defer cancel()
 	pod, err := w.Kube.CoreV1().Pods(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return false, nil
+		return Gone, nil
 	case err != nil:
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-			err = errors.Join(err, cause)
-		}
-		return false, err
-	case pod.UID != types.UID(d.UID):
-		return false, nil
+		return Unread, errors.Join(err, context.Cause(ctx))
+	case pod.UID != d.UID, podOf(pod).Ended:
+		return Gone, nil
+	case pod.Spec.NodeName == "":
+		return Waits, nil
 	}
-	is := podOf(pod)
-	return is.Node != "" && !is.Ended, nil
+	return Bound, nil
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -21,11 +23,13 @@ type judge struct {
 	wake   func(pods ...string)
 	args   *yoda.Args
 	now    func() time.Time
+
+	profiles *sync.Map // by scheduler name, the arguments that it gives Yoda: those that filter know them, and those that score have none of their own
 }
 
 // Plugins returns the plugins, which judge by cards once synced is closed. Wake has pods tried again.
 func Plugins(cards *keeper.Cards, synced <-chan struct{}, wake func(pods ...string)) []plugin.Plugin {
-	j := &judge{cards: cards, synced: synced, wake: wake, args: new(yoda.Args), now: time.Now}
+	j := &judge{cards: cards, synced: synced, wake: wake, args: new(yoda.Args), now: time.Now, profiles: new(sync.Map)}
 	depends := plugin.Dependencies{Pods: true, Objects: true}
 	main := j.plugin()
 	main.Configure = func(arguments json.RawMessage) (plugin.Plugin, error) {
@@ -57,18 +61,15 @@ func (j *judge) plugin() plugin.Plugin {
 	return plugin.Plugin{Name: Yoda, Filter: j.filter, Reserve: j.reserve, Unreserve: j.unreserve, SortKey: j.sortKey, Depends: plugin.Dependencies{Pods: true, Objects: true}}
 }
 
-// awaitSync waits until cards may be given.
-func (j *judge) awaitSync(ctx context.Context) error {
+var errNotSynced = errors.New("the cards of the cluster are not known yet")
+
+// known returns an error as long as no card may be given. Nobody waits here, for others wait for their turn, also those that ask for no card; whoever asks for some is tried again soon.
+func (j *judge) known() error {
 	select {
 	case <-j.synced:
 		return nil
 	default:
-	}
-	select {
-	case <-j.synced:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("the cards of the cluster are not known yet: %w", context.Cause(ctx))
+		return errNotSynced
 	}
 }
 
@@ -89,7 +90,7 @@ func requestOf(kind *plugin.Kind) (*yoda.Request, error) {
 type wrongRequest struct{ error }
 
 // filter refuses nodes that have no cards for pods of a kind.
-func (j *judge) filter(ctx context.Context, kind *plugin.Kind, node *plugin.Node) (*plugin.Refusal, error) {
+func (j *judge) filter(_ context.Context, kind *plugin.Kind, node *plugin.Node) (*plugin.Refusal, error) {
 	r, err := requestOf(kind)
 	if wrong := (wrongRequest{}); errors.As(err, &wrong) {
 		return refusal(yoda.Refuse(wrong.error)), nil
@@ -97,19 +98,18 @@ func (j *judge) filter(ctx context.Context, kind *plugin.Kind, node *plugin.Node
 	if err != nil || r == nil {
 		return nil, err
 	}
-	if err := j.awaitSync(ctx); err != nil {
+	if err := j.known(); err != nil {
 		return nil, err
 	}
-	view, known := j.view(node)
-	if !known {
-		j.cards.Unknown(node.Name)
-		return &plugin.Refusal{Reason: yoda.ReasonAwaited}, nil
+	j.profiles.Store(kind.SchedulerName, j.args)
+	v, refused, err := j.look(node, r)
+	if err != nil || refused != nil {
+		return refused, err
 	}
-	chosen, refused := yoda.Choose(view, r, j.args, j.now())
-	if refused != nil {
-		return refusal(refused), nil
+	if v.refusal != nil {
+		return refusal(v.refusal), nil
 	}
-	view.Scratch().Store(&judged{kind, *r, yoda.FeaturesOf(view, chosen)})
+	v.view.Scratch().Store(&judged{kind, *r, yoda.FeaturesOf(v.view, v.chosen)})
 	return nil, nil
 }
 
@@ -117,15 +117,65 @@ func refusal(r *yoda.Refusal) *plugin.Refusal {
 	return &plugin.Refusal{Reason: r.Reason, Unresolvable: r.Unresolvable}
 }
 
-// view returns what is known of a node. False: there is a pod on it that asks for cards, and of which nothing is known here yet: somebody has placed it there whose word has not come, such as another scheduler, or a process of this plugin before this one.
-func (j *judge) view(node *plugin.Node) (*yoda.View, bool) {
-	view := j.cards.View(node.Name)
+// looked is what is known of a node, and which cards of it a pod would get, or why none.
+type looked struct {
+	view    *yoda.View
+	chosen  []*yoda.Card
+	refusal *yoda.Refusal
+}
+
+// look looks which cards of a node a pod would get. It is refused for a pod on it of which nothing is known here.
+func (j *judge) look(node *plugin.Node, r *yoda.Request) (*looked, *plugin.Refusal, error) {
+	var asking, supposed []types.UID
 	for uid, pod := range node.Pods {
-		if yoda.Asks(pod.Kind.Labels) && !view.Has(types.UID(uid)) {
-			return view, false
+		switch {
+		case !yoda.Asks(pod.Kind.Labels):
+		case pod.Hypothetical:
+			supposed = append(supposed, types.UID(uid))
+		default:
+			asking = append(asking, types.UID(uid))
 		}
 	}
-	return view, true
+	view, known := j.cards.View(node.Name, asking...)
+	if !known {
+		if !node.Hypothetical {
+			j.cards.Unknown(node.Name, asking...)
+		}
+		return nil, &plugin.Refusal{Reason: yoda.ReasonAwaited}, nil
+	}
+	if node.Hypothetical {
+		var err error
+		if view, err = j.suppose(view, node, supposed); err != nil {
+			return nil, nil, err
+		}
+	}
+	chosen, refused := yoda.Choose(view, r, j.args, j.now())
+	return &looked{view, chosen, refused}, nil, nil
+}
+
+// suppose returns what would be known of a node in a question of what might be: pods that are not there have nothing, and those that are there in the question only have what they would get, one after the other.
+func (j *judge) suppose(view *yoda.View, node *plugin.Node, supposed []types.UID) (*yoda.View, error) {
+	var gone []types.UID
+	for uid := range view.Pods() {
+		if there := node.Pods[string(uid)]; there == nil || there.Hypothetical {
+			gone = append(gone, uid)
+		}
+	}
+	view = view.Without(gone...)
+	slices.Sort(supposed)
+	for _, uid := range supposed {
+		r, err := requestOf(node.Pods[string(uid)].Kind)
+		if errors.As(err, new(wrongRequest)) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if chosen, refused := yoda.Choose(view, r, j.args, j.now()); r != nil && refused == nil {
+			view = view.With(uid, r.Grant(chosen))
+		}
+	}
+	return view, nil
 }
 
 // judged is what was found out of a node for pods of a kind, kept with the view of it: its features are asked for behind its verdict, one by one.
@@ -144,16 +194,21 @@ func (j *judge) score(kind *plugin.Kind, node *plugin.Node, f yoda.Feature) (int
 	if err != nil || r == nil {
 		return 0, err
 	}
-	view := j.cards.View(node.Name)
-	if is, ok := view.Scratch().Load().(*judged); ok && is.kind == kind && is.request == *r {
-		return is.features[f], nil
+	if view, _ := j.cards.View(node.Name); !node.Hypothetical {
+		if is, ok := view.Scratch().Load().(*judged); ok && is.kind == kind && is.request == *r {
+			return is.features[f], nil
+		}
 	}
-	chosen, refused := yoda.Choose(view, r, j.args, j.now())
-	if refused != nil {
-		return 0, nil // it has changed since it was filtered, or is not filtered in this profile
+	with := *j
+	if args, ok := j.profiles.Load(kind.SchedulerName); ok {
+		with.args = args.(*yoda.Args)
 	}
-	features := yoda.FeaturesOf(view, chosen)
-	view.Scratch().Store(&judged{kind, *r, features})
+	v, refused, err := with.look(node, r)
+	if err != nil || refused != nil || v.refusal != nil {
+		return 0, err // it has changed since it was filtered, or is not filtered in this profile
+	}
+	features := yoda.FeaturesOf(v.view, v.chosen)
+	v.view.Scratch().Store(&judged{kind, *r, features})
 	return features[f], nil
 }
 
@@ -171,7 +226,7 @@ func (j *judge) sortKey(_ context.Context, p *plugin.Placement, _ plugin.Queued)
 }
 
 // reserve chooses a pod's cards, and notes that they are its own. What stands is noted as it is recorded.
-func (j *judge) reserve(ctx context.Context, p *plugin.Placement) (*plugin.Rejection, error) {
+func (j *judge) reserve(_ context.Context, p *plugin.Placement) (*plugin.Rejection, error) {
 	object, err := p.Pod()
 	if err != nil {
 		return nil, err
@@ -187,7 +242,7 @@ func (j *judge) reserve(ctx context.Context, p *plugin.Placement) (*plugin.Rejec
 	if r == nil {
 		return nil, nil
 	}
-	if err := j.awaitSync(ctx); err != nil {
+	if err := j.known(); err != nil {
 		return nil, err
 	}
 	grant, refused := j.cards.Give(p, pod, p.Node, r, j.args, j.now())
@@ -210,7 +265,7 @@ func (j *judge) stand(p *plugin.Placement, pod keeper.Pod) error {
 	case err != nil:
 		return fmt.Errorf("what was chosen for pod %s/%s: %w", p.Namespace, p.Name, err)
 	case has, yoda.Asks(pod.Labels): // by whoever has placed it: it is not known which cards it has
-		j.cards.Stand(p, pod, p.Node, grant)
+		j.cards.Stand(p, pod, p.Node, grant, j.now())
 	}
 	return nil
 }

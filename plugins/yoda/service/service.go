@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/berth-scheduler/berth/app"
 	"github.com/berth-scheduler/berth/plugin"
@@ -20,6 +21,12 @@ func Service() app.Service {
 	return app.Service{Name: Name, Annotations: []string{AnnotationPrefix}, Make: newService}
 }
 
+// How many requests the API server gets: one for each placement that is given back, and else a list of each kind of objects. The priorities of the API server bound them too.
+const (
+	requestsPerSecond = 200
+	requestsAtOnce    = 400
+)
+
 // newService makes the plugins, and what keeps them informed.
 func newService(e app.Environment) (*app.Made, error) {
 	cards, activator := keeper.New(), new(plugin.Activator)
@@ -32,6 +39,8 @@ func newService(e app.Environment) (*app.Made, error) {
 		if err != nil {
 			return err
 		}
+		cfg = rest.CopyConfig(cfg)
+		cfg.QPS, cfg.Burst = requestsPerSecond, requestsAtOnce
 		kube, err := kubernetes.NewForConfig(cfg)
 		if err != nil {
 			return fmt.Errorf("reach the API server: %w", err)

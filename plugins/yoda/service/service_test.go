@@ -35,6 +35,18 @@ type asked struct {
 	place pluginv1.PluginService_PlaceClient
 	last  struct{ judge, place, kind int64 }
 	nodes map[string]int32
+
+	hypothetical bool
+}
+
+// encode returns a pod in JSON.
+func encode(t *testing.T, labels, annotations map[string]string) []byte {
+	t.Helper()
+	object, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Labels: labels, Annotations: annotations}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
 }
 
 // ask serves the plugins, with nodes of which each has one card, as their collectors tell.
@@ -93,8 +105,9 @@ var profiles = []*pluginv1.Profile{
 
 // onNode is a pod that Berth has placed on a node.
 type onNode struct {
-	uid    string
-	labels map[string]string
+	uid          string
+	labels       map[string]string
+	hypothetical bool
 }
 
 // question asks about pods of a kind on all nodes, with pods on the first of them, and returns of each node why it is refused, "" if it is not, and what each plugin scores it.
@@ -106,7 +119,7 @@ func (a *asked) question(profile string, labels, annotations map[string]string, 
 		if err != nil {
 			a.t.Fatal(err)
 		}
-		a.judge, request.Profiles = stream, profiles
+		a.judge, request.Profiles, request.Hypothetical = stream, profiles, a.hypothetical
 	}
 	a.last.judge++
 	request.Id = a.last.judge
@@ -115,11 +128,7 @@ func (a *asked) question(profile string, labels, annotations map[string]string, 
 		request.Kinds = append(request.Kinds, &pluginv1.Kind{Id: int32(a.last.kind), Namespace: "ns", Labels: labels, SchedulerName: profile, Object: object})
 		return int32(a.last.kind)
 	}
-	object, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Labels: labels, Annotations: annotations}})
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	q := &pluginv1.Question{Kind: kind(labels, object), Filters: []string{Yoda}}
+	q := &pluginv1.Question{Kind: kind(labels, encode(a.t, labels, annotations)), Filters: []string{Yoda}}
 	for _, f := range []yoda.Feature{yoda.Clock, yoda.TotalMemory, yoda.Actual} {
 		q.Scores = append(q.Scores, Yoda+f.String())
 	}
@@ -127,7 +136,11 @@ func (a *asked) question(profile string, labels, annotations map[string]string, 
 		told := &pluginv1.Node{Id: int32(a.last.kind)*10 + int32(i), Spec: &pluginv1.NodeSpec{Name: node}}
 		for _, p := range there {
 			if i == 0 {
-				told.Added = append(told.Added, &pluginv1.PlacedPod{Uid: p.uid, Name: p.uid, Kind: kind(p.labels, nil)})
+				var object []byte
+				if p.hypothetical {
+					object = encode(a.t, p.labels, nil)
+				}
+				told.Added = append(told.Added, &pluginv1.PlacedPod{Uid: p.uid, Name: p.uid, Kind: kind(p.labels, object), Hypothetical: p.hypothetical})
 			}
 		}
 		request.Nodes, q.Nodes = append(request.Nodes, told), append(q.Nodes, told.GetId())
@@ -254,13 +267,13 @@ func TestNodesAreRefusedAndScoredByTheirCards(t *testing.T) {
 // Berth may see a pod on a node before this process does. Then nobody knows which cards are free.
 func TestANodeIsRefusedForAPodThatIsNotKnownYet(t *testing.T) {
 	a := ask(t, "a", "b")
-	other := onNode{"other", asks(1)}
+	other := onNode{uid: "other", labels: asks(1)}
 	want := []string{yoda.ReasonAwaited, ""}
 	if got, _ := a.question("default-scheduler", asks(1), nil, other); !slices.Equal(got, want) {
 		t.Errorf("refused: %q, want %q", got, want)
 	}
 	a.cards.SetPod(keeper.Pod{UID: "other", Node: "a", Labels: asks(1), Annotations: yoda.Grant{Cards: []string{"GPU-z"}}.Annotations()})
-	if got, _ := a.question("default-scheduler", asks(1), nil, other, onNode{"web", map[string]string{"app": "web", yoda.LabelPriority: "1"}}); !slices.Equal(got, []string{"", ""}) {
+	if got, _ := a.question("default-scheduler", asks(1), nil, other, onNode{uid: "web", labels: map[string]string{"app": "web", yoda.LabelPriority: "1"}}); !slices.Equal(got, []string{"", ""}) {
 		t.Errorf("refused: %q, though it is known that it has another card", got)
 	}
 }
@@ -281,7 +294,7 @@ func TestACardIsChosenOnceAndToldToItsPod(t *testing.T) {
 	if web := a.step(pluginv1.Step_STEP_RESERVE, "web", nil, nil); web.GetRejection() != nil || web.GetError() != "" || len(web.GetAnnotations()) != 0 {
 		t.Errorf("%v of a pod that asks for no card", web)
 	}
-	if got, _ := a.question("default-scheduler", asks(1), nil, onNode{"p", asks(1)}); got[0] != yoda.ReasonTaken {
+	if got, _ := a.question("default-scheduler", asks(1), nil, onNode{uid: "p", labels: asks(1)}); got[0] != yoda.ReasonTaken {
 		t.Errorf("refused: %q, want %q", got, yoda.ReasonTaken)
 	}
 }
@@ -298,7 +311,7 @@ func TestAStreamThatEndsFreesNoCardByItself(t *testing.T) {
 	if len(doubts) != 1 || doubts[0].UID != "p" || doubts[0].Namespace != "ns" || doubts[0].Name != "p" {
 		t.Fatalf("doubts %v, want one about p", doubts)
 	}
-	a.cards.Read(doubts[0], false, nil, time.Now())
+	a.cards.Read(doubts[0], keeper.Waits, time.Now())
 	if r := a.step(pluginv1.Step_STEP_RESERVE, "r", asks(1), nil); r.GetAnnotations()[yoda.AnnotationCards] != "GPU-a" {
 		t.Errorf("%v, want card GPU-a", r)
 	}
@@ -332,17 +345,54 @@ func TestPodsAreSortedByTheirPriority(t *testing.T) {
 	}
 }
 
-// Before the cluster has been read, nobody knows who has which cards.
+// Before the cluster has been read, nobody knows who has which cards. Who asks for none need not wait for that.
 func TestNoCardIsGivenBeforeTheClusterIsKnown(t *testing.T) {
 	a := &asked{t: t, cards: keeper.New(), synced: make(chan struct{}), nodes: make(map[string]int32)}
-	j := &judge{cards: a.cards, synced: a.synced, now: time.Now}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := j.awaitSync(ctx); err == nil {
-		t.Error("nobody waits")
+	a.serve()
+	for _, node := range []string{"a", "b"} {
+		a.cards.SetNode(node, yoda.Facts{})
+		a.tell(node, func(*v1alpha1.Card) {})
+	}
+	if got := a.step(pluginv1.Step_STEP_RESERVE, "p", asks(1), nil); !strings.Contains(got.GetError(), errNotSynced.Error()) {
+		t.Errorf("%v, want an error", got)
+	}
+	if got, _ := a.question("default-scheduler", nil, nil); !slices.Equal(got, []string{"", ""}) {
+		t.Errorf("refused: %q, though no card is asked for", got)
+	}
+	if got := a.step(pluginv1.Step_STEP_RESERVE, "q", asks(1), yoda.Grant{Cards: []string{"GPU-a"}}.Annotations()); got.GetError() != "" {
+		t.Errorf("%v of what stands", got)
 	}
 	close(a.synced)
-	if err := j.awaitSync(ctx); err != nil {
-		t.Error(err)
+	if got, _ := a.question("default-scheduler", asks(1), nil); !slices.Equal(got, []string{yoda.ReasonTaken, ""}) {
+		t.Errorf("refused: %q", got)
+	}
+}
+
+// In a question of what might be, pods have what they would get, and those that are not there have nothing.
+func TestHypotheticalPodsHaveWhatTheyWouldGet(t *testing.T) {
+	a := ask(t, "a", "b")
+	a.hypothetical = true
+	a.cards.SetPod(keeper.Pod{UID: "real", Node: "a", Labels: asks(1), Annotations: yoda.Grant{Cards: []string{"GPU-a"}}.Annotations()})
+	for _, test := range []struct {
+		there []onNode
+		want  string
+	}{
+		{nil, ""},
+		{[]onNode{{uid: "real", labels: asks(1)}}, yoda.ReasonTaken},
+		{[]onNode{{uid: "new", labels: asks(1), hypothetical: true}}, yoda.ReasonTaken},
+		{[]onNode{{uid: "real", labels: asks(1), hypothetical: true}}, yoda.ReasonTaken},
+		{[]onNode{{uid: "slip", labels: asks(65), hypothetical: true}, {uid: "many", labels: asks(2), hypothetical: true}}, ""},
+		{[]onNode{{uid: "other", labels: asks(1)}}, yoda.ReasonAwaited},
+	} {
+		got, scores := a.question("default-scheduler", asks(1), nil, test.there...)
+		if got[0] != test.want || got[1] != "" {
+			t.Errorf("%v: refused: %q, want %q for the first", test.there, got, test.want)
+		}
+		if test.want == "" && scores["Clock"][0] != 5000 {
+			t.Errorf("%v: scores %v", test.there, scores)
+		}
+	}
+	if s := a.cards.Stats(time.Now()); s.Reservations != 0 {
+		t.Errorf("%d reservations, want none", s.Reservations)
 	}
 }
