@@ -451,8 +451,14 @@ func (t trial) helps(r *yoda.Request, args []*yoda.Args, now time.Time) bool {
 	return false
 }
 
+// lookEvery is how often it is looked which collectors have gone silent: at all nodes.
+const lookEvery = time.Second
+
 // silent notes which collectors have gone silent since it was looked last.
 func (c *Cards) silent(now time.Time) {
+	if now.Sub(c.looked) < lookEvery {
+		return
+	}
 	for node := range c.facts {
 		v := c.book.View(node)
 		if at := v.StaleAt(); !at.IsZero() && at.After(c.looked) && !at.After(now) {

@@ -306,7 +306,7 @@ func TestPodsAreWorthTryingByTheArgumentsOfAnyProfile(t *testing.T) {
 func TestACollectorThatGoesSilentAndComesBackIsHeard(t *testing.T) {
 	w := newWorld(t)
 	w.SetPod(pod("p", ""))
-	w.now = start.Add(30*time.Second - 1)
+	w.now = start.Add(29 * time.Second)
 	w.wantTold("", "")
 	w.now = start.Add(30 * time.Second)
 	w.wantTold("n", "")

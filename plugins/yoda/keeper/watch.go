@@ -56,9 +56,8 @@ func NewWatch(cfg Config) *Watch {
 }
 
 const (
-	// tellEvery is how long changes are gathered before others hear of them, and lookEvery how often it is looked whose collector has gone silent.
+	// tellEvery is how long changes are gathered before others hear of them.
 	tellEvery = 50 * time.Millisecond
-	lookEvery = time.Second
 	// readWithin is how long a read of a pod may take, and mostReads how many there are at a time.
 	readWithin = 5 * time.Second
 	mostReads  = 16
