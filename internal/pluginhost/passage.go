@@ -79,7 +79,7 @@ func (p Passage) Complete(request *pluginv1.JudgeRequest, pod func(like *corev1.
 	return nil
 }
 
-// completed returns the object of a kind: that of the pod that it stands for, if it does.
+// completed returns the object of a kind: that of the pod that it stands for, if it does, as one that has no node.
 func completed(object []byte, pod func(*corev1.Pod) (*corev1.Pod, error)) ([]byte, error) {
 	is := new(corev1.Pod)
 	if err := json.Unmarshal(object, is); err != nil || !Stands(is) { // what is no pod is for whoever reads it to say
@@ -89,6 +89,8 @@ func completed(object []byte, pod func(*corev1.Pod) (*corev1.Pod, error)) ([]byt
 	if err != nil || found == nil {
 		return object, err
 	}
+	found = found.DeepCopy()
+	found.Spec.NodeName, found.Status, found.ManagedFields = "", corev1.PodStatus{}, nil
 	return json.Marshal(found)
 }
 

@@ -17,7 +17,7 @@ import (
 
 const (
 	// passingAtOnce is how many streams about what might be there are at a time, and passingWaiting how many wait for one to end. A gateway has one for each service.
-	passingAtOnce, passingWaiting = 8, 64
+	passingAtOnce, passingWaiting = 64, 64
 	// passingFor is how long one lasts at most: longer than any question may take.
 	passingFor = 5 * time.Minute
 )
@@ -61,7 +61,13 @@ func (s *Service) JudgeHypothetical(stream binderv1.BinderService_JudgeHypotheti
 	if err != nil {
 		return err
 	}
-	leave, err := s.passing.Enter(stream.Context())
+	ctx, done := t.within(stream.Context())
+	defer done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ctx, late := context.WithTimeout(ctx, passingFor)
+	defer late()
+	leave, err := s.passing.Enter(ctx)
 	if err != nil {
 		return err
 	}
@@ -74,12 +80,6 @@ func (s *Service) JudgeHypothetical(stream binderv1.BinderService_JudgeHypotheti
 	if err != nil {
 		return err
 	}
-	ctx, done := t.within(stream.Context())
-	defer done()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	ctx, late := context.WithTimeout(ctx, passingFor)
-	defer late()
 	to, err := p.Judge(ctx)
 	if err != nil {
 		return err
