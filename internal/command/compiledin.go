@@ -198,9 +198,11 @@ func (f *compiledInFlags) services(cfg *configv1.KubeSchedulerConfiguration, wri
 	return all, enabled, nil
 }
 
-// pluginEnvironment is the environment of a process with plugins: this one's, without what is Berth's own, tokens among it.
+// pluginEnvironment is the environment of a process with plugins: this one's, without what is Berth's own, and without where its traces go: tokens are among both.
 func pluginEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(set string) bool { return strings.HasPrefix(set, "BERTH_") })
+	return slices.DeleteFunc(os.Environ(), func(set string) bool {
+		return strings.HasPrefix(set, "BERTH_") || strings.HasPrefix(set, "OTEL_EXPORTER_")
+	})
 }
 
 // mostDescribed bounds what is read of [Described], and mostWritten what is kept of what plugins write meanwhile, in bytes.

@@ -80,7 +80,7 @@ func (e *env) compiledIn(ctx context.Context, g *errgroup.Group, cl Cluster) (se
 	}()
 	file := filepath.Join(dir, "config.yaml")
 	prepare := func() error { // each time: who tidies up temporary files may have taken them away
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := makeSocketDir(dir); err != nil {
 			return err
 		}
 		return os.WriteFile(file, in.Config, 0o600)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/access"
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -75,8 +77,19 @@ func (o *operations) sayBinder(cl Cluster) {
 		o.own["binder"].(map[string]any)["sharedNames"] = cl.Election.Names
 	}
 	if len(cl.PluginServices) > 0 {
-		o.own["binder"].(map[string]any)["pluginServices"] = cl.PluginServices
+		o.own["binder"].(map[string]any)["pluginServices"] = withoutArguments(cl.PluginServices)
 	}
+}
+
+// withoutArguments returns plugin services with the programs that Berth runs, and without their arguments: secrets may be among these.
+func withoutArguments(services []config.PluginService) []config.PluginService {
+	services = slices.Clone(services)
+	for i := range services {
+		if run := services[i].Run; run != nil {
+			services[i].Run = &config.PluginRun{Command: run.Command[:1], Memory: run.Memory}
+		}
+	}
+	return services
 }
 
 // sayGateway does the same for a gateway. Files of tokens are named, never read.

@@ -36,6 +36,22 @@ func TestConfigzSaysWhichPluginServicesABinderHas(t *testing.T) {
 	}
 }
 
+func TestConfigzSaysWhichProgramABinderRunsAndNotWithWhichArguments(t *testing.T) {
+	cl := Cluster{PluginServices: []config.PluginService{{Name: "gpu", Run: &config.PluginRun{Command: []string{"/bin/p", "--token", "secret"}, Memory: 7}}}}
+	o := newOperations(Common{})
+	o.sayBinder(cl)
+	text, err := json.Marshal(o.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `"run":{"command":["/bin/p"],"memory":"7"}`; !strings.Contains(string(text), want) {
+		t.Errorf("/configz says %s, want %s", text, want)
+	}
+	if got := cl.PluginServices[0].Run.Command; len(got) != 3 {
+		t.Errorf("the command is %q by now", got)
+	}
+}
+
 // An image's build sees no repository: what it was built from is what the linker was told, as members and `berth version` say.
 func TestTheStatusPageSaysTheBuildThatMembersSay(t *testing.T) {
 	want := member.Build()

@@ -33,6 +33,21 @@ func newSocketDir() (string, error) {
 	return dir, nil
 }
 
+// makeSocketDir makes a directory for sockets again, if it is gone. What is there instead may be somebody else's, who would read and answer what plugins are asked: that is an error.
+func makeSocketDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	is, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !is.IsDir() || is.Mode().Perm()&0o077 != 0 || !ownedByThisUser(is) {
+		return fmt.Errorf("the directory for sockets, %s, is not the one that was made, or open to others: want a directory of this user's only", dir)
+	}
+	return nil
+}
+
 // socketsIn returns where in a directory a process serves its plugins, and where it serves what it measures.
 func socketsIn(dir string, n int) (socket, metrics string, err error) {
 	socket, metrics = filepath.Join(dir, fmt.Sprintf("%d.sock", n)), filepath.Join(dir, fmt.Sprintf("%d.m", n))
@@ -101,7 +116,7 @@ func (e *env) serviceProcess(clients *rpc.Clients, s *config.PluginService, cl *
 	return child.Config{
 		Path: s.Run.Command[0], Args: s.Run.Command[1:], Env: env, Memory: s.Run.Memory, Log: e.Log.With("service", s.Name), Alive: alive(conn),
 		Prepare: func() error { // each time: who tidies up temporary files may have taken the directory away, and a process that was killed has left its sockets
-			if err := os.MkdirAll(dir, 0o700); err != nil {
+			if err := makeSocketDir(dir); err != nil {
 				return err
 			}
 			for _, socket := range []string{socket, metrics} {

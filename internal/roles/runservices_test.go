@@ -2,6 +2,7 @@ package roles
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -65,6 +66,35 @@ func TestAServiceThatIsRunIsToldWhereToServeAndNothingOfBerths(t *testing.T) {
 	}
 	if _, known, _ := e.pluginMetrics(t.Context(), "s"); known {
 		t.Error("what it measures is that of a profile of its name")
+	}
+}
+
+func TestSocketsAreMadeInADirectoryOfBerthsOwnOnly(t *testing.T) {
+	in := t.TempDir()
+	for name, tt := range map[string]struct {
+		make func(dir string) error
+		good bool
+	}{
+		"gone":            {func(string) error { return nil }, true},
+		"as it was":       {func(dir string) error { return os.Mkdir(dir, 0o700) }, true},
+		"a link":          {func(dir string) error { return os.Symlink(t.TempDir(), dir) }, false},
+		"a file":          {func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, false},
+		"one to read":     {func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o704)) }, false},
+		"one of a group":  {func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o710)) }, false},
+		"somebody else's": {func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, os.Geteuid()+1, -1)) }, false},
+	} {
+		dir := filepath.Join(in, name)
+		err := tt.make(dir)
+		if errors.Is(err, os.ErrPermission) {
+			t.Logf("%s: only root can make one: %v", name, err)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := makeSocketDir(dir); (err == nil) != tt.good {
+			t.Errorf("%s: %v, want that it will do: %v", name, err, tt.good)
+		}
 	}
 }
 

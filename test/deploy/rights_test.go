@@ -511,10 +511,16 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 // buildBerth builds berth as a file.
 func buildBerth(t *testing.T, file string) {
 	t.Helper()
-	build := exec.Command("go", "build", "-C", "../..", "-o", file, "./cmd/berth")
+	buildIn(t, "../..", "./cmd/berth", file)
+}
+
+// buildIn builds a program of a module as a file.
+func buildIn(t *testing.T, module, program, file string) {
+	t.Helper()
+	build := exec.Command("go", "build", "-C", module, "-o", file, program)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build berth: %v\n%s", err, out)
+		t.Fatalf("build %s: %v\n%s", program, err, out)
 	}
 }
 

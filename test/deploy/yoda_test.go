@@ -3,6 +3,9 @@ package deploy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,7 +121,7 @@ func TestBinderAndYodaMeetAtOneSocket(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(services), &file); err != nil {
 		t.Fatal(err)
 	}
-	yoda := spec.Containers[slices.IndexFunc(spec.Containers, func(c corev1.Container) bool { return c.Name == "yoda" })]
+	yoda := yodaOf(spec)
 	if address := file.Services[0].Address; !slices.Contains(yoda.Args, "--listen="+address) {
 		t.Errorf("the binder looks at %s, and Yoda is called with %q", address, yoda.Args)
 	}
@@ -133,6 +136,69 @@ func TestBinderAndYodaMeetAtOneSocket(t *testing.T) {
 	if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == "yoda" && v.EmptyDir != nil }) {
 		t.Errorf("volumes %v: want yoda, which goes with the pod", spec.Volumes)
 	}
+}
+
+// yodaOf returns the container of Yoda in the binder's pod.
+func yodaOf(spec corev1.PodSpec) corev1.Container {
+	return spec.Containers[slices.IndexFunc(spec.Containers, func(c corev1.Container) bool { return c.Name == "yoda" })]
+}
+
+// runYoda runs Yoda with the arguments and the account that it has in the binder's pod, but for where it listens, and waits until its metrics say that it has read the cluster.
+func (c *cluster) runYoda(t *testing.T, objects []*unstructured.Unstructured) {
+	t.Helper()
+	spec, dir := binderOf(t, objects).Spec.Template.Spec, t.TempDir()
+	container, program := yodaOf(spec), filepath.Join(dir, "berth-yoda")
+	buildIn(t, "../../plugins/yoda", "./cmd/berth-yoda", program)
+	ports, err := kubetest.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := strings.NewReplacer("unix:///run/yoda/", "unix://"+dir+"/", fmt.Sprintf(":%d", container.Ports[0].ContainerPort), ":"+ports[0])
+	args := []string{program}
+	for _, arg := range container.Args {
+		args = append(args, replace.Replace(arg))
+	}
+	p, err := kubetest.StartProcess("yoda", filepath.Join(dir, "log"), append(args, "--kubeconfig="+c.kubeconfigOf(t, "berth", spec.ServiceAccountName))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Stop()
+	defer func() {
+		if t.Failed() {
+			t.Logf("Yoda:\n%s", p.LogTail(4<<10))
+		}
+	}()
+	url := "http://127.0.0.1:" + ports[0] + container.ReadinessProbe.HTTPGet.Path
+	await(t, "Yoda to have read the cluster", func(ctx context.Context) error {
+		select {
+		case <-p.Done():
+			t.Fatalf("Yoda has ended: %v", p.Err())
+		default:
+		}
+		text, err := read(ctx, url)
+		if err == nil && !strings.Contains(text, "\nyoda_synced 1\n") {
+			err = fmt.Errorf("its metrics say otherwise:\n%s", text)
+		}
+		return err
+	})
+	if _, err := os.Stat(filepath.Join(dir, "yoda.sock")); err != nil {
+		t.Errorf("where binders look for Yoda: %v", err)
+	}
+}
+
+// read returns what is at a URL.
+func read(ctx context.Context, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
 }
 
 const (
@@ -151,6 +217,7 @@ func TestAnAPIServerTakesYodaAndCardsAreWrittenWithTheBindingOnly(t *testing.T) 
 	if t.Failed() {
 		t.FailNow()
 	}
+	c.runYoda(t, objects)
 	if err := c.CreateNodes(within(t), 1, kubetest.PlainNode); err != nil {
 		t.Fatal(err)
 	}
@@ -240,11 +307,81 @@ func TestAnAPIServerTakesYodaAndCardsAreWrittenWithTheBindingOnly(t *testing.T) 
 		t.Errorf("annotations in the end (-want +got):\n%s", diff)
 	}
 
-	// 4. They go with the pod.
+	// 4. Nobody has a pod ask for cards that is on a node already.
+	c.keepsWhatIsAskedFor(t)
+
+	// 5. All go with the pod.
 	for _, name := range []string{"asks", "bare"} {
 		if err := pods.Delete(within(t), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 			t.Errorf("delete %s: %v", name, err)
 		}
+	}
+}
+
+// keepsWhatIsAskedFor checks that labels which ask for cards stay as they are once a pod has a node, and only then.
+func (c *cluster) keepsWhatIsAskedFor(t *testing.T) {
+	t.Helper()
+	pods := c.Client().CoreV1().Pods("default")
+	create := func(name, node string, labels map[string]string) error {
+		p := kubetest.PlainPod(0)
+		p.Name, p.GenerateName, p.Namespace, p.Labels, p.Spec.NodeName = name, "", "default", labels, node
+		_, err := pods.Create(within(t), p, metav1.CreateOptions{})
+		return err
+	}
+	patch := func(name, labels string, sub ...string) error {
+		_, err := pods.Patch(within(t), name, types.MergePatchType, []byte(`{"metadata":{"labels":`+labels+`}}`), metav1.PatchOptions{}, sub...)
+		return err
+	}
+	refused := func(err error, want string) bool { return err != nil && strings.Contains(err.Error(), want) }
+
+	for _, labels := range []map[string]string{{"scv/number": "1"}, {"scv/priority": "1", "scv/slip": ""}} {
+		if err := create("placed", "node-00000", labels); !refused(err, "create it without spec.nodeName") {
+			t.Errorf("create on a node with labels %v: %v, want a refusal", labels, err)
+		}
+	}
+	for name, labels := range map[string]map[string]string{"placed": {"scv/priority": "1", "app": "a"}, "static": nil} {
+		if err := create(name, "node-00000", labels); err != nil {
+			t.Errorf("create %s on a node with labels %v: %v", name, labels, err)
+		}
+	}
+	if err := create("waits", "", map[string]string{"scv/number": "1", "app": "a"}); err != nil { // as a DaemonSet's: its node comes later
+		t.Fatal(err)
+	}
+	for _, labels := range []string{`{"scv/number":"2"}`, `{"scv/memory":"7"}`, `{"scv/memory":null}`, `null`, `{"scv/number":"1","scv/priority":"1","app":"a"}`} {
+		if err := patch("waits", labels); err != nil {
+			t.Errorf("labels %s of a pod without a node: %v", labels, err)
+		}
+	}
+	binding := &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: "waits", Namespace: "default", Annotations: map[string]string{cards: "GPU-3"}}, Target: corev1.ObjectReference{Kind: "Node", Name: "node-00000"},
+	}
+	if err := pods.Bind(within(t), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, all := range map[string][]string{
+		"waits":  {`{"scv/number":"2"}`, `{"scv/number":null}`, `{"scv/memory":"7"}`, `{"scv/priority":"2"}`, `{"scv/number":null,"scv/Number":"1"}`, `null`},
+		"placed": {`{"scv/number":"1"}`, `{"scv/priority":null}`},
+		"static": {`{"scv/number":"1"}`, `{"app":"a","scv/priority":"1"}`},
+	} {
+		for _, labels := range all {
+			for _, sub := range [][]string{nil, {"status"}} {
+				if err := patch(name, labels, sub...); !refused(err, "stay as they are") {
+					t.Errorf("labels %s of %s%v: %v, want a refusal", labels, name, sub, err)
+				}
+			}
+		}
+		for _, labels := range []string{`{"app":"b"}`, `{"scvs/number":"1","x":"y"}`, `{"app":null}`} {
+			if err := patch(name, labels); err != nil {
+				t.Errorf("labels %s of %s: %v", labels, name, err)
+			}
+		}
+	}
+	got, err := pods.Get(within(t), "waits", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"scv/number": "1", "scv/priority": "1", "scvs/number": "1", "x": "y", corev1.LabelTopologyZone: "zone-0"}, got.Labels); diff != "" {
+		t.Errorf("labels in the end (-want +got):\n%s", diff)
 	}
 }
 
