@@ -127,7 +127,13 @@ func (f *serveFlags) serve(ctx context.Context, s *Service) error {
 		g.Go(func() error { return serveMetrics(beside, l, metrics, log) })
 	}
 	if made.Run != nil {
-		g.Go(func() error { return made.Run(beside) })
+		g.Go(func() error {
+			err := made.Run(beside)
+			if beside.Err() != nil && errors.Is(err, context.Canceled) { // it has been told to end, and why, others say
+				return nil
+			}
+			return err
+		})
 	}
 	g.Go(func() error {
 		defer end()
