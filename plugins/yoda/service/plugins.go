@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -102,7 +103,7 @@ func (j *judge) filter(_ context.Context, kind *plugin.Kind, node *plugin.Node) 
 		return nil, err
 	}
 	j.profiles.Store(kind.SchedulerName, j.args)
-	v, refused, err := j.look(node, r)
+	v, refused, err := j.look(kind, node, r)
 	if err != nil || refused != nil {
 		return refused, err
 	}
@@ -124,8 +125,8 @@ type looked struct {
 	refusal *yoda.Refusal
 }
 
-// look looks which cards of a node a pod would get. It is refused for a pod on it of which nothing is known here.
-func (j *judge) look(node *plugin.Node, r *yoda.Request) (*looked, *plugin.Refusal, error) {
+// look looks which cards of a node a pod of a kind would get, by what it asks for. It is refused for a pod on it of which nothing is known here.
+func (j *judge) look(kind *plugin.Kind, node *plugin.Node, r *yoda.Request) (*looked, *plugin.Refusal, error) {
 	var asking, supposed []types.UID
 	for uid, pod := range node.Pods {
 		switch {
@@ -144,17 +145,14 @@ func (j *judge) look(node *plugin.Node, r *yoda.Request) (*looked, *plugin.Refus
 		return nil, &plugin.Refusal{Reason: yoda.ReasonAwaited}, nil
 	}
 	if node.Hypothetical {
-		var err error
-		if view, err = j.suppose(view, node, supposed); err != nil {
-			return nil, nil, err
-		}
+		view = j.suppose(view, kind, node, r, supposed)
 	}
 	chosen, refused := yoda.Choose(view, r, j.args, j.now())
 	return &looked{view, chosen, refused}, nil, nil
 }
 
 // suppose returns what would be known of a node in a question of what might be: pods that are not there have nothing, and those that are there in the question only have what they would get, one after the other.
-func (j *judge) suppose(view *yoda.View, node *plugin.Node, supposed []types.UID) (*yoda.View, error) {
+func (j *judge) suppose(view *yoda.View, kind *plugin.Kind, node *plugin.Node, r *yoda.Request, supposed []types.UID) *yoda.View {
 	var gone []types.UID
 	for uid := range view.Pods() {
 		if there := node.Pods[string(uid)]; there == nil || there.Hypothetical {
@@ -164,18 +162,31 @@ func (j *judge) suppose(view *yoda.View, node *plugin.Node, supposed []types.UID
 	view = view.Without(gone...)
 	slices.Sort(supposed)
 	for _, uid := range supposed {
-		r, err := requestOf(node.Pods[string(uid)].Kind)
-		if errors.As(err, new(wrongRequest)) {
+		asks := supposedRequest(node.Pods[string(uid)].Kind, kind, r)
+		if asks == nil {
 			continue
 		}
-		if err != nil {
-			return nil, err
-		}
-		if chosen, refused := yoda.Choose(view, r, j.args, j.now()); r != nil && refused == nil {
-			view = view.With(uid, r.Grant(chosen))
+		if chosen, refused := yoda.Choose(view, asks, j.args, j.now()); refused == nil {
+			view = view.With(uid, asks.Grant(chosen))
 		}
 	}
-	return view, nil
+	return view
+}
+
+// supposedRequest returns what a pod asks for that is on a node in a question only, where one that asks for r is asked about, of another kind. Its object is not told with it, and with that what its annotation says: if it has the same labels, it is one more of those that are asked about, and else it asks for what
+// its labels say.
+func supposedRequest(is, asked *plugin.Kind, r *yoda.Request) *yoda.Request {
+	if asks, err := requestOf(is); err == nil {
+		return asks
+	}
+	if is.Namespace == asked.Namespace && maps.Equal(is.Labels, asked.Labels) {
+		return r
+	}
+	asks, err := yoda.ParseRequest(is.Labels, nil)
+	if err != nil {
+		return nil
+	}
+	return asks
 }
 
 // judged is what was found out of a node for pods of a kind, kept with the view of it: its features are asked for behind its verdict, one by one.
@@ -203,7 +214,7 @@ func (j *judge) score(kind *plugin.Kind, node *plugin.Node, f yoda.Feature) (int
 	if args, ok := j.profiles.Load(kind.SchedulerName); ok {
 		with.args = args.(*yoda.Args)
 	}
-	v, refused, err := with.look(node, r)
+	v, refused, err := with.look(kind, node, r)
 	if err != nil || refused != nil || v.refusal != nil {
 		return 0, err // it has changed since it was filtered, or is not filtered in this profile
 	}

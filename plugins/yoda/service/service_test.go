@@ -136,11 +136,7 @@ func (a *asked) question(profile string, labels, annotations map[string]string, 
 		told := &pluginv1.Node{Id: int32(a.last.kind)*10 + int32(i), Spec: &pluginv1.NodeSpec{Name: node}}
 		for _, p := range there {
 			if i == 0 {
-				var object []byte
-				if p.hypothetical {
-					object = encode(a.t, p.labels, nil)
-				}
-				told.Added = append(told.Added, &pluginv1.PlacedPod{Uid: p.uid, Name: p.uid, Kind: kind(p.labels, object), Hypothetical: p.hypothetical})
+				told.Added = append(told.Added, &pluginv1.PlacedPod{Uid: p.uid, Name: p.uid, Kind: kind(p.labels, nil), Hypothetical: p.hypothetical})
 			}
 		}
 		request.Nodes, q.Nodes = append(request.Nodes, told), append(q.Nodes, told.GetId())
@@ -390,6 +386,17 @@ func TestHypotheticalPodsHaveWhatTheyWouldGet(t *testing.T) {
 		}
 		if test.want == "" && scores["Clock"][0] != 5000 {
 			t.Errorf("%v: scores %v", test.there, scores)
+		}
+	}
+	// One more of those that are asked about shares a card as they do, though its annotation is not told.
+	share := map[string]string{yoda.AnnotationRequest: `{"memory":"7Gi","share":true}`}
+	for n, want := range []string{"", yoda.ReasonMemory, yoda.ReasonMemory} {
+		var there []onNode
+		for i := range n + 1 {
+			there = append(there, onNode{uid: fmt.Sprint("new-", i), labels: asks(1), hypothetical: true})
+		}
+		if got, _ := a.question("default-scheduler", asks(1), share, there...); got[0] != want {
+			t.Errorf("%d share the card: refused: %q, want %q", n+1, got, want)
 		}
 	}
 	if s := a.cards.Stats(time.Now()); s.Reservations != 0 {
