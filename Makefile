@@ -61,23 +61,28 @@ test: grpcurl ## run every test; RACE=1 with the race detector, as in CI; needs 
 	@# Tests start it too. Built by several packages at a time, it would be compiled as often.
 	CGO_ENABLED=0 go build -o $(BIN)/test/berth ./cmd/berth
 	@# Without the race detector most of the time is waiting: for processes, sockets and leases. So modules of their own are tested beside the rest.
-	$(MAKE) --no-print-directory -k $(if $(RACE),,-j2) test-packages test-modules
+	@# With it, modules are tested behind the rest, two at a time.
+	$(if $(RACE),failed=0; $(MAKE) --no-print-directory test-packages || failed=1; $(MAKE) --no-print-directory -k -j2 test-modules || failed=1; exit $$failed,$(MAKE) --no-print-directory -k -j2 test-packages test-modules)
 
-.PHONY: test-packages test-modules
+.PHONY: test-packages test-modules test-modules-by-code test-modules-by-process
 test-packages:
 	@# Four packages at a time. Those that wait longest begin first.
 	all=$$(go list $(PACKAGES)) && pure=$$(go list $(PURE)) && \
 	  go test $(if $(RACE),-race) -p 4 -timeout 40m ./test/soak ./test/system $$(grep -vxF "$$pure" <<<"$$all")
 	CGO_ENABLED=0 go test -timeout 40m $(PURE)
 
-test-modules:
+test-modules: test-modules-by-code test-modules-by-process
+
+test-modules-by-code:
 	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
 	cd berthapp && CGO_ENABLED=0 go test -count=1 ./...
+	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
+
+test-modules-by-process:
 	cd plugins/yoda && CGO_ENABLED=$(if $(RACE),1,0) go test $(if $(RACE),-race) -count=1 -timeout 40m ./...
 	cd cmd/berth-scv && CGO_ENABLED=1 CGO_CFLAGS=$(NVML_CFLAGS) go test $(if $(RACE),-race) -count=1 -timeout 40m ./...
 	cd test/page && CGO_ENABLED=0 go test -count=1 .
 	cd test/deploy && CGO_ENABLED=0 go test -count=1 .
-	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
 
 .PHONY: oracle
 oracle: ## compare decisions with kube-scheduler's own plugins, at length, and count them; CHECKS=… SEQUENCES=…
