@@ -56,35 +56,11 @@ func start(t *testing.T) *whole {
 	if w.fleet, err = fleet.New(t.Context(), cfg, filepath.Join("..", "..", "..", "..", "deploy", "kustomize", "components", "yoda", "crd.yaml"), 3600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(w.dir, "config.yaml"), []byte(profile), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, "config.yaml"), []byte(fleet.Profile), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
-
-// profile has Yoda in a profile with all features, as docs/gpu.md has it.
-const profile = `
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-profiles:
-- schedulerName: default-scheduler
-  plugins:
-    queueSort: {enabled: [{name: Yoda}], disabled: [{name: "*"}]}
-    multiPoint:
-      enabled:
-      - {name: Yoda}
-      - {name: YodaBandwidth}
-      - {name: YodaClock}
-      - {name: YodaCore}
-      - {name: YodaPower}
-      - {name: YodaFreeMemory, weight: 2}
-      - {name: YodaTotalMemory}
-      - {name: YodaAllocate, weight: 3}
-      - {name: YodaActual, weight: 2}
-  pluginConfig:
-  - name: Yoda
-    args: {levels: [{model: "NVIDIA A10", level: High}]}
-`
 
 // run starts Berth anew.
 func (w *whole) run() {

@@ -156,7 +156,7 @@ func (d *demo) makeFleet(ctx context.Context) error {
 // show runs Berth, makes jobs, and tells what becomes of them.
 func (d *demo) show(ctx context.Context) error {
 	config := filepath.Join(d.dir, "config.yaml")
-	if err := os.WriteFile(config, []byte(profile), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(fleet.Profile), 0o600); err != nil {
 		return err
 	}
 	berth, err := kubetest.StartProcess("berth-yoda", filepath.Join(d.dir, "berth.log"), d.program, "all", "--kubeconfig", d.control.Kubeconfig(), "--config", config, "--data-dir", filepath.Join(d.dir, "data"),
@@ -335,27 +335,3 @@ func flush(w interface {
 		fmt.Fprintln(os.Stderr, "demo-gpu:", err)
 	}
 }
-
-// profile is that of docs/gpu.md.
-const profile = `
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-profiles:
-- schedulerName: default-scheduler
-  plugins:
-    queueSort: {enabled: [{name: Yoda}], disabled: [{name: "*"}]}
-    multiPoint:
-      enabled:
-      - {name: Yoda}
-      - {name: YodaBandwidth}
-      - {name: YodaClock}
-      - {name: YodaCore}
-      - {name: YodaPower}
-      - {name: YodaFreeMemory, weight: 2}
-      - {name: YodaTotalMemory}
-      - {name: YodaAllocate, weight: 3}
-      - {name: YodaActual, weight: 2}
-  pluginConfig:
-  - name: Yoda
-    args: {levels: [{model: "NVIDIA A10", level: High}]}
-`
