@@ -56,7 +56,7 @@ func TestPluginsAreDescribedAsTheyAre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &pluginv1.DescribeResponse{Plugins: []*pluginv1.PluginDescription{
+	want := &pluginv1.DescribeResponse{Orders: true, Plugins: []*pluginv1.PluginDescription{
 		{Name: "F", Filters: true, Depends: &pluginv1.Dependencies{Requested: true, Pods: true}},
 		{Name: "S", Scores: true, Normalization: pluginv1.Normalization_NORMALIZATION_REVERSED, Depends: &pluginv1.Dependencies{Objects: true, Pod: true, Milliseconds: 2000}},
 		{Name: "Steps", Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Depends: &pluginv1.Dependencies{}},

@@ -194,7 +194,7 @@ func newService(log *slog.Logger, plugins []Plugin) (*service, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &service{describe: &pluginv1.DescribeResponse{}, plugins: make(map[string]*Plugin), log: log, placing: new(placeserver.Server)}
+	s := &service{describe: &pluginv1.DescribeResponse{Orders: true}, plugins: make(map[string]*Plugin), log: log, placing: new(placeserver.Server)}
 	for _, p := range plugins {
 		s.plugins[p.Name] = &p
 		s.describe.Plugins = append(s.describe.Plugins, &pluginv1.PluginDescription{
@@ -235,6 +235,11 @@ func (s *service) Judge(stream pluginv1.PluginService_JudgeServer) error {
 		}
 		if err != nil {
 			return err
+		}
+		if behind := req.GetBehind(); behind != nil {
+			if err := s.placing.Behind(ctx, behind.GetStream(), behind.GetId()); err != nil {
+				return err
+			}
 		}
 		if err := told.fold(req); err != nil {
 			return err

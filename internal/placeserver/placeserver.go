@@ -108,6 +108,9 @@ type stream struct {
 	enter  chan struct{} // and of whether pods may be tried
 	tasks  sync.WaitGroup
 
+	name     string // by which it is told apart from others; server.mu's
+	reserves reserves
+
 	activated *activations
 	hears     chan struct{} // closed when it is known that some of these are heard
 
@@ -240,6 +243,7 @@ func (p *stream) take(req *pluginv1.PlaceRequest) error {
 		return pluginproto.Invalid(fmt.Sprintf("%d: want %d", req.GetId(), p.last+1), "id")
 	}
 	p.last = req.GetId()
+	p.reserves.hear(req)
 	told := req.GetPlacement()
 	if p.last == 1 {
 		if err := p.taker.Tell(req.GetProfiles()); err != nil {
@@ -253,6 +257,7 @@ func (p *stream) take(req *pluginv1.PlaceRequest) error {
 		case len(req.GetPlugins()) > 0:
 			return pluginproto.Invalid("the first request has none", "plugins")
 		}
+		p.server.call(p, req.GetStream())
 		p.annotations, p.activates, p.changes = req.GetHearsAnnotations(), req.GetHearsActivates(), req.GetHearsChanges()
 		if p.activates || p.changes {
 			close(p.hears)
@@ -392,6 +397,9 @@ func (p *stream) add(l *lane, s *Step) {
 func (p *stream) work(l *lane, uid string) {
 	for s := p.next(l, uid); s != nil; s = p.next(l, uid) {
 		response := p.step(s)
+		if s.Kind == pluginv1.Step_STEP_RESERVE {
+			p.reserves.end(s.id) // whoever waits for that need not wait for who reads answers
+		}
 		if !s.silent {
 			p.answer(response)
 		}

@@ -26,6 +26,8 @@ const maxPermitWait = 15 * time.Minute
 type placeStream struct {
 	epoch      cluster.Epoch
 	connection uint64 // by which it is
+	name       string // by which the service is told it apart from others
+	orders     bool   // what is asked behind a request that reserves is answered behind that
 	objects    bool   // pods are sent
 	sorts      uint64 // the order of keys, but for what a response says: see placing.sortOrder
 	ctx        context.Context
@@ -44,6 +46,7 @@ type placeStream struct {
 	calls   map[int64]*call          // without an answer that is the last
 	placed  map[string]int           // by uid of those that are reserved, how many of calls are about it
 	refused map[string]error         // of those, why they have not been reserved after all
+	reserve *call                    // that was sent last to reserve; nil: none
 	binding map[string]*call         // of those, the bind of which nobody has heard what has come of it
 	enters  map[newcomer]*call       // those of calls that are about pods which have no node yet: one of each
 	proven  bool                     // it has answered
@@ -94,6 +97,18 @@ func (is *placeStream) hasReserved(uid string) error {
 		return fmt.Errorf("%w since the pod was reserved", errEnded)
 	}
 	return is.refused[uid]
+}
+
+// reserves returns the request up to which all reserve that are under way, nil if none is. Before the service has answered anything, it may not know of the stream.
+func (is *placeStream) reserves() *pluginv1.Behind {
+	is.mu.Lock()
+	defer is.mu.Unlock()
+	for _, c := range is.calls {
+		if is.proven && c.request.GetStep() == pluginv1.Step_STEP_RESERVE {
+			return &pluginv1.Behind{Stream: is.name, Id: is.reserve.request.GetId()}
+		}
+	}
+	return nil
 }
 
 // bindOf returns the bind of a pod of which nobody has heard what has come of it, nil if there is none.
@@ -228,7 +243,10 @@ func (is *placeStream) sendLocked(s step, c *call) {
 	if _, ok := is.placed[uid]; !s.ofQueue() && (ok || s == reserve) {
 		is.placed[uid]++
 	}
-	if s == bind {
+	switch s {
+	case reserve:
+		is.reserve = c
+	case bind:
 		is.binding[uid] = c
 	}
 	is.outbox = append(is.outbox, c.request)

@@ -153,14 +153,39 @@ func (h *Host) Reserve(ctx context.Context, epoch cluster.Epoch, p Placement, po
 	for _, u := range h.inOrder(p.SchedulerName, reserve) {
 		s := h.services[u.service]
 		_, chosen, err := s.reserve(ctx, epoch, u, p, pod)
-		if err := s.excused(ctx, err, u.steps[reserve]); err != nil {
-			return Chosen{}, err
-		}
-		if p.Chosen, err = p.Chosen.adds(s, u.service, chosen); err != nil {
+		if p.Chosen, err = h.chosen(ctx, u, p, chosen, err); err != nil {
 			return Chosen{}, err
 		}
 	}
 	return p.Chosen, nil
+}
+
+// BeginReserve begins what Reserve does. Whoever has begun it calls await, which returns what Reserve does, before the next one. Ahead: services may be asked about the next pod before that, for they answer as if this one were reserved, or had not been to be if that fails. Else nothing may be asked
+// before await has returned.
+func (h *Host) BeginReserve(ctx context.Context, epoch cluster.Epoch, p Placement, pod PodOf) (await func() (Chosen, error), ahead bool) {
+	uses := h.inOrder(p.SchedulerName, reserve)
+	if len(uses) != 1 || len(h.inOrder(p.SchedulerName, permit)) > 0 { // there would be several to wait for, one after the other
+		return func() (Chosen, error) { return h.Reserve(ctx, epoch, p, pod) }, false
+	}
+	u := uses[0]
+	s := h.services[u.service]
+	is, c, err := s.sendReserve(ctx, epoch, u, p, pod)
+	return func() (Chosen, error) {
+		var chosen map[string]string
+		if err == nil {
+			chosen, err = s.awaitReserve(ctx, is, c, p)
+		}
+		return h.chosen(ctx, u, p, chosen, err)
+	}, err == nil && is.orders && is.answered()
+}
+
+// chosen returns what is chosen for a pod once a service has reserved it, or failed to.
+func (h *Host) chosen(ctx context.Context, u *use, p Placement, chosen map[string]string, err error) (Chosen, error) {
+	s := h.services[u.service]
+	if err := s.excused(ctx, err, u.steps[reserve]); err != nil {
+		return Chosen{}, err
+	}
+	return p.Chosen.adds(s, u.service, chosen)
 }
 
 // Permit asks services whether a placement that is reserved may be. Nil: it may, and else it waits, and wake is called when there is something new. Errors are as of Reserve.
@@ -388,6 +413,16 @@ func (p Placement) standing() Placement {
 
 // reserve tells a service of a placement, on the stream that there is then, which it returns, with what the service has chosen for the pod.
 func (s *service) reserve(ctx context.Context, epoch cluster.Epoch, u *use, p Placement, pod PodOf) (*placeStream, map[string]string, error) {
+	is, c, err := s.sendReserve(ctx, epoch, u, p, pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	chosen, err := s.awaitReserve(ctx, is, c, p)
+	return is, chosen, err
+}
+
+// sendReserve begins what reserve does.
+func (s *service) sendReserve(ctx context.Context, epoch cluster.Epoch, u *use, p Placement, pod PodOf) (*placeStream, *call, error) {
 	is, err := s.beginPlacing(ctx, epoch)
 	if err != nil {
 		return nil, nil, err
@@ -396,11 +431,15 @@ func (s *service) reserve(ctx context.Context, epoch cluster.Epoch, u *use, p Pl
 	if err != nil {
 		return nil, nil, err
 	}
-	c := is.send(reserve, u.steps[reserve], p, object, nil)
+	return is, is.send(reserve, u.steps[reserve], p, object, nil), nil
+}
+
+// awaitReserve waits for what sendReserve has sent.
+func (s *service) awaitReserve(ctx context.Context, is *placeStream, c *call, p Placement) (map[string]string, error) {
 	if err := s.await(ctx, is, c, c.last); err != nil {
-		return is, nil, err
+		return nil, err
 	}
-	return is, c.annotations, s.mayChoose(p, c.annotations)
+	return c.annotations, s.mayChoose(p, c.annotations)
 }
 
 // await waits for an answer to a call within the service's time. Who does not get one ends the stream, but for one that ends by itself: nobody knows what has been done.

@@ -116,7 +116,7 @@ func (s *service) begin(ctx context.Context, epoch cluster.Epoch) (err error) {
 	if s.host.inquires != nil {
 		s.session.hypothetical = s.host.inquires.hypothetical
 	}
-	s.session.profiles, s.session.activates, s.session.connection = s.profiles, described.GetActivates(), to
+	s.session.profiles, s.session.activates, s.session.orders, s.session.connection = s.profiles, described.GetActivates(), described.GetOrders(), to
 	s.session.calls.begin(within, cancel, stream)
 	s.log.Info("plugin service: session begun")
 	return nil
@@ -228,7 +228,13 @@ func (s *service) exchange(ctx context.Context) error {
 		if !b.sent {
 			b.sent, b.at = true, s.clock()
 			b.asked = s.changes.asks(b.at)
-			err = is.calls.send(b.request, s.Timeout)
+			within := s.Timeout
+			if is.orders {
+				if b.request.Behind = s.placing.reserves(); b.request.Behind != nil {
+					within += s.Timeout // for that
+				}
+			}
+			err = is.calls.send(b.request, within)
 		}
 		var response *pluginv1.JudgeResponse
 		if err == nil {
@@ -250,7 +256,7 @@ func (s *service) exchange(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if !b.stale && !slices.ContainsFunc(response.GetAnswers(), (*pluginv1.Answer).GetKept) { // which says nothing of how long nodes take
+			if !b.stale && b.request.Behind == nil && !slices.ContainsFunc(response.GetAnswers(), (*pluginv1.Answer).GetKept) { // else it says nothing of how long nodes take
 				s.pace(b.count, took)
 			}
 		case errors.Is(err, errLate):

@@ -3,6 +3,7 @@ package pluginhost
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -206,6 +207,14 @@ func (p *placing) now() *placeStream {
 	return p.stream
 }
 
+// reserves is that of the stream, nil if there is none.
+func (p *placing) reserves() *pluginv1.Behind {
+	if is := p.now(); is != nil {
+		return is.reserves()
+	}
+	return nil
+}
+
 // settled returns the stream that there is when no other is about to be, nil if there is none.
 func (s *service) settled(ctx context.Context) *placeStream {
 	if is := s.placing.now(); is != nil {
@@ -298,7 +307,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		return nil, err
 	}
 	is = &placeStream{
-		epoch: epoch, connection: to, ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), binding: make(map[string]*call), enters: make(map[newcomer]*call), last: 1,
+		epoch: epoch, connection: to, name: rand.Text(), orders: described.GetOrders(), ctx: within, cancel: cancel, stream: stream, more: make(chan struct{}, 1), calls: make(map[int64]*call), placed: make(map[string]int), refused: make(map[string]error), binding: make(map[string]*call), enters: make(map[newcomer]*call), last: 1,
 		sorts: s.placing.sortOrder(s.Follows), activates: s.activated.add, changed: s.changes.hear,
 		ended: func() {
 			s.lost(described)
@@ -309,7 +318,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	for _, p := range plugins {
 		is.objects = is.objects || p.GetDepends().GetObjects() || p.GetDepends().GetPod()
 	}
-	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles, HearsActivates: true, HearsAnnotations: true, HearsChanges: true}}
+	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles, HearsActivates: true, HearsAnnotations: true, HearsChanges: true, Stream: is.name}}
 	is.more <- struct{}{}
 	is.running.Go(is.sends)
 	is.running.Go(is.receives)

@@ -37,6 +37,7 @@ type session struct {
 	plugins    map[string]*pluginv1.PluginDescription
 	profiles   []*pluginv1.Profile // that are to be told yet
 	activates  bool                // the service says which pods are worth trying
+	orders     bool                // and answers behind what it reserves
 	all        dependencies        // of all plugins
 	proven     bool                // all that somebody asked has been answered
 	calls      calls

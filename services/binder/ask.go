@@ -169,6 +169,7 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 			break
 		}
 	}
+	all[len(all)-1].lets()
 	return t.answered(all)
 }
 
@@ -448,12 +449,16 @@ func (w *rejection) failed() bool { return w.err != nil || w.refused != nil }
 // refused, nor that an extender fails, is a result: then all are asked about.
 func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool) {
 	if s.sure != nil {
-		a.place(*s.sure, s.version)
+		if a.lets() {
+			a.place(*s.sure, s.version)
+		}
 		return !a.over()
 	}
 	// 1. Filter.
 	left, why, told, err := a.filter(ctx, s, !nominated)
-	switch {
+	switch may := a.lets(); {
+	case !may:
+		return !a.over()
 	case errors.Is(err, pluginhost.ErrAgain):
 		return true
 	case ctx.Err() != nil:
@@ -592,6 +597,18 @@ func namesOf(nodes []*extender.Node) map[string]bool {
 	return names
 }
 
+// lets waits until it is known whether the pod of the turn that was placed last may be, before this one is placed. False: it may not, and what has been found out about this one meanwhile was as if it might; or the ledger is broken.
+func (a *asked) lets() bool {
+	l := a.turn.letting
+	if l == nil {
+		return true
+	}
+	a.turn.letting = nil
+	may, err := a.term.lets(l)
+	a.broken = cmp.Or(a.broken, err)
+	return may && err == nil
+}
+
 // place assumes the pod on a node, if that has not changed since a version, and fits still.
 func (a *asked) place(n seenNode, since cluster.Version) {
 	if a.err = a.admit("ask", a.req.GetShard(), a.req.GetShardRevision(), a.req.GetVersion(), 1); a.err != nil { // while extenders thought
@@ -655,8 +672,11 @@ func (a *asked) place(n seenNode, since cluster.Version) {
 		return
 	}
 	if a.placed = placed; placed != nil && placed.progress != nil && placed.progress.reserves {
-		if a.broken = a.let(placed, a.sent); a.broken != nil {
-			return
+		a.turn.letting = a.let(placed, a.sent)
+		if !a.turn.letting.ahead {
+			if a.lets(); a.broken != nil {
+				return
+			}
 		}
 	}
 	a.result(result, conflict)

@@ -17,6 +17,7 @@ type askTurn struct {
 	taken     func() (end func()) // called once it is; nil: nothing is
 	ended     func()
 	scratch   *scratch
+	letting   *letting       // of the last pod that was placed, of which it is not known yet whether it may be; nil: that is known
 	sufficed  int            // of how many nodes enough were left for the last pod; 0: nobody knows
 	left      cluster.Bitmap // which were, if plugin services may take what they have said of these for the next pod; nil: they do not
 }

@@ -35,7 +35,25 @@ type choosy struct {
 	quiet  bool                                 // nobody looks at these
 	way    func([]plugin.Refused) (plugin.PostFiltered, error)
 
-	cluster bool // it says that it depends on other nodes than the one that it is asked about
+	cluster bool           // it says that it depends on other nodes than the one that it is asked about
+	steps   []string       // what profiles have Choosy do besides: "reserve"
+	sends   func(sent any) // hears what it is about to be sent on a stream; nil: nobody does
+}
+
+// sending is a stream to it.
+type sending struct {
+	grpc.ClientStream
+	c *choosy
+}
+
+func (s sending) SendMsg(m any) error {
+	s.c.mu.Lock()
+	hears := s.c.sends
+	s.c.mu.Unlock()
+	if hears != nil {
+		hears(m)
+	}
+	return s.ClientStream.SendMsg(m)
 }
 
 func newChoosy(t testing.TB, depends plugin.Dependencies, change ...func(*plugin.Plugin)) *choosy {
@@ -96,7 +114,11 @@ func newChoosy(t testing.TB, depends plugin.Dependencies, change ...func(*plugin
 		}
 		return err
 	}
-	conn, err := grpc.NewClient("passthrough:///choosy", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(describe),
+	send := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		stream, err := streamer(ctx, desc, cc, method, opts...)
+		return sending{stream, c}, err
+	}
+	conn, err := grpc.NewClient("passthrough:///choosy", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(describe), grpc.WithStreamInterceptor(send),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +156,11 @@ func withChoosy(t testing.TB, c *choosy, change ...func(*pluginhost.Service)) fu
 			f(&service)
 		}
 		objects, _ := cfg.Objects.(pluginhost.Objects)
-		h, err := pluginhost.New(pluginhost.Config{Services: []pluginhost.Service{service}, Profiles: cfg.Settings.Profiles, Objects: objects, Log: testLog(t)})
+		steps := map[string]pluginhost.Steps{}
+		if slices.Contains(c.steps, "reserve") {
+			steps["choosy"] = pluginhost.Steps{Reserve: []string{"Choosy"}}
+		}
+		h, err := pluginhost.New(pluginhost.Config{Services: []pluginhost.Service{service}, Profiles: cfg.Settings.Profiles, Steps: steps, Objects: objects, Log: testLog(t)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -275,9 +275,12 @@ func (t *term) podOf(p *placement) pluginhost.PodOf {
 	return t.podNamed(p.UID, p.Namespace, p.Name)
 }
 
-// podNamed reads a pod for plugin services.
+// podNamed reads a pod for plugin services: as the source has told it last, which the state is no newer than, or of the API server if the source does not keep it.
 func (t *term) podNamed(uid, namespace, name string) pluginhost.PodOf {
 	return func(ctx context.Context) (*corev1.Pod, error) {
+		if last := t.extenders.objects.LastPod(namespace, name); last != nil && string(last.UID) == uid {
+			return last, nil
+		}
 		object, err := t.object(ctx, namespace, name)
 		switch {
 		case err != nil:
@@ -290,17 +293,31 @@ func (t *term) podNamed(uid, namespace, name string) pluginhost.PodOf {
 	}
 }
 
-// let has plugin services note where a pod goes that has just been placed, and asks whether it may. It is their turn: nobody else is asked about before that is known, as in kube-scheduler's scheduling
-// cycle. sent is the pod, if it has been read. An error ends the term.
-func (t *term) let(p *placement, sent *corev1.Pod) error {
+// letting is a placement that plugin services are to note, and to let come about. It is their turn: nobody else is placed before that is known, as in kube-scheduler's scheduling cycle.
+type letting struct {
+	*placement
+	await func() (pluginhost.Chosen, error)
+	ahead bool // services may be asked about the next pod before it ends
+	ctx   context.Context
+	done  func()
+}
+
+// let has plugin services note where a pod goes that has just been placed; sent is the pod, if it has been read. Whoever calls it calls lets then.
+func (t *term) let(p *placement, sent *corev1.Pod) *letting {
 	ctx, done := t.within(context.Background()) // whoever asked may have gone
-	defer done()
 	pod := t.podOf(p)
 	if sent != nil {
 		pod = func(context.Context) (*corev1.Pod, error) { return sent, nil }
 	}
-	epoch := cluster.Epoch(t.epoch)
-	chosen, err := t.services().Reserve(ctx, epoch, p.progress.told, pod)
+	await, ahead := t.services().BeginReserve(ctx, cluster.Epoch(t.epoch), p.progress.told, pod)
+	return &letting{p, await, ahead, ctx, done}
+}
+
+// lets waits until plugin services have noted a placement, and asks whether it may be. False: it may not, and is given back. An error ends the term.
+func (t *term) lets(l *letting) (may bool, err error) {
+	defer l.done()
+	p, ctx, epoch := l.placement, l.ctx, cluster.Epoch(t.epoch)
+	chosen, err := l.await()
 	var wait *pluginhost.Wait
 	if err == nil {
 		p.chooses(chosen)
@@ -312,24 +329,24 @@ func (t *term) let(p *placement, sent *corev1.Pod) error {
 	}
 	switch {
 	case t.ended(): // nobody knows of it
-		return nil
+		return true, nil
 	case err != nil:
 		t.stepping.fall(p)
 		t.services().Unreserve(ctx, p.progress.told)
 		why := p.refusedStep(err)
 		t.uncountStep(p)
 		p.progress = nil // there is nothing to be taken back any more
-		return t.settle(p, source.Outcome{Result: source.BindRefused, Err: why})
+		return false, t.settle(p, source.Outcome{Result: source.BindRefused, Err: why})
 	case wait == nil:
 		t.permitted(p)
-		return nil
+		return true, nil
 	}
 	p.progress.wait, p.progress.waits = wait, t.stepping.now()
 	if t.move(p, statePermitting) {
 		t.stepping.enter(p)
 		t.stepping.await(p)
 	}
-	return nil
+	return true, nil
 }
 
 // chooses takes up what plugins have chosen for the pod. It comes before anybody else knows of the placement.

@@ -88,7 +88,7 @@ const (
 	// There is none.
 	Step_STEP_UNSPECIFIED Step = 0
 	// Note that the pod is to go to the node. Berth has placed it there already, and nobody else is placed before this is answered as far as pods are concerned that the service is asked
-	// about. It is the first step on a stream of a placement, also of one that an earlier stream has been told of.
+	// about; of who describes orders, the next one is asked about meanwhile. It is the first step on a stream of a placement, also of one that an earlier stream has been told of.
 	Step_STEP_RESERVE Step = 1
 	// The pod does not go there: what any step has done is to be taken back. What is under way for it ends, and has to be answered before this is: else the stream ends. Nothing comes behind it but another
 	// STEP_RESERVE. It is also sent where a reservation has failed, or is not known to have been made, on a stream that has been told of it. Whether it succeeds changes nothing for Berth.
@@ -207,7 +207,9 @@ type DescribeResponse struct {
 	// The plugins, at most 64, with different names.
 	Plugins []*PluginDescription `protobuf:"bytes,1,rep,name=plugins,proto3" json:"plugins,omitempty"`
 	// It says which pods are worth trying, or which nodes have changed: Place is called of it also if it takes no step.
-	Activates     bool `protobuf:"varint,2,opt,name=activates,proto3" json:"activates,omitempty"`
+	Activates bool `protobuf:"varint,2,opt,name=activates,proto3" json:"activates,omitempty"`
+	// It understands JudgeRequest.behind. So Berth asks about the next pod while the service reserves the one before, and has both answers in the time of one.
+	Orders        bool `protobuf:"varint,3,opt,name=orders,proto3" json:"orders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -252,6 +254,13 @@ func (x *DescribeResponse) GetPlugins() []*PluginDescription {
 func (x *DescribeResponse) GetActivates() bool {
 	if x != nil {
 		return x.Activates
+	}
+	return false
+}
+
+func (x *DescribeResponse) GetOrders() bool {
+	if x != nil {
+		return x.Orders
 	}
 	return false
 }
@@ -521,7 +530,9 @@ type JudgeRequest struct {
 	// What is asked, of the state with all of the above.
 	Questions []*Question `protobuf:"bytes,7,rep,name=questions,proto3" json:"questions,omitempty"`
 	// In the first request of a stream: what is told and asked on it is of what might be, because a person wants to know. Nobody is placed by the answers. Nodes and pods may be there in the question only.
-	Hypothetical  bool `protobuf:"varint,8,opt,name=hypothetical,proto3" json:"hypothetical,omitempty"`
+	Hypothetical bool `protobuf:"varint,8,opt,name=hypothetical,proto3" json:"hypothetical,omitempty"`
+	// All that was to be reserved by this request of a stream of Place, or by an earlier one of it, is reserved, or has failed, before this request is taken up, unless that stream has ended. It is only there for who describes orders.
+	Behind        *Behind `protobuf:"bytes,9,opt,name=behind,proto3" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -612,6 +623,68 @@ func (x *JudgeRequest) GetHypothetical() bool {
 	return false
 }
 
+func (x *JudgeRequest) GetBehind() *Behind {
+	if x != nil {
+		return x.Behind
+	}
+	return nil
+}
+
+// Behind is a request of a stream of Place.
+type Behind struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PlaceRequest.stream of the first request of the stream, which has answered something.
+	Stream string `protobuf:"bytes,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	// The request's id.
+	Id            int64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Behind) Reset() {
+	*x = Behind{}
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Behind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Behind) ProtoMessage() {}
+
+func (x *Behind) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Behind.ProtoReflect.Descriptor instead.
+func (*Behind) Descriptor() ([]byte, []int) {
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Behind) GetStream() string {
+	if x != nil {
+		return x.Stream
+	}
+	return ""
+}
+
+func (x *Behind) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 // Profile is a profile of Berth's configuration, as far as it concerns plugins of this process.
 type Profile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -625,7 +698,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[5]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +710,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[5]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +723,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{5}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Profile) GetSchedulerName() string {
@@ -680,7 +753,7 @@ type PluginArguments struct {
 
 func (x *PluginArguments) Reset() {
 	*x = PluginArguments{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[6]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -692,7 +765,7 @@ func (x *PluginArguments) String() string {
 func (*PluginArguments) ProtoMessage() {}
 
 func (x *PluginArguments) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[6]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -705,7 +778,7 @@ func (x *PluginArguments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PluginArguments.ProtoReflect.Descriptor instead.
 func (*PluginArguments) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{6}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PluginArguments) GetPlugin() string {
@@ -746,7 +819,7 @@ type Kind struct {
 
 func (x *Kind) Reset() {
 	*x = Kind{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[7]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +831,7 @@ func (x *Kind) String() string {
 func (*Kind) ProtoMessage() {}
 
 func (x *Kind) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[7]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +844,7 @@ func (x *Kind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kind.ProtoReflect.Descriptor instead.
 func (*Kind) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{7}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Kind) GetId() int32 {
@@ -844,7 +917,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[8]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +929,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[8]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +942,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{8}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Node) GetId() int32 {
@@ -935,7 +1008,7 @@ type NodeSpec struct {
 
 func (x *NodeSpec) Reset() {
 	*x = NodeSpec{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[9]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1020,7 @@ func (x *NodeSpec) String() string {
 func (*NodeSpec) ProtoMessage() {}
 
 func (x *NodeSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[9]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1033,7 @@ func (x *NodeSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSpec.ProtoReflect.Descriptor instead.
 func (*NodeSpec) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{9}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NodeSpec) GetName() string {
@@ -1020,7 +1093,7 @@ type Taint struct {
 
 func (x *Taint) Reset() {
 	*x = Taint{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[10]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1105,7 @@ func (x *Taint) String() string {
 func (*Taint) ProtoMessage() {}
 
 func (x *Taint) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[10]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1118,7 @@ func (x *Taint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taint.ProtoReflect.Descriptor instead.
 func (*Taint) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{10}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Taint) GetKey() string {
@@ -1086,7 +1159,7 @@ type PlacedPod struct {
 
 func (x *PlacedPod) Reset() {
 	*x = PlacedPod{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[11]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1171,7 @@ func (x *PlacedPod) String() string {
 func (*PlacedPod) ProtoMessage() {}
 
 func (x *PlacedPod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[11]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1184,7 @@ func (x *PlacedPod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacedPod.ProtoReflect.Descriptor instead.
 func (*PlacedPod) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{11}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlacedPod) GetUid() string {
@@ -1173,7 +1246,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[12]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1185,7 +1258,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[12]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1198,7 +1271,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{12}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Question) GetKind() int32 {
@@ -1277,7 +1350,7 @@ type JudgeResponse struct {
 
 func (x *JudgeResponse) Reset() {
 	*x = JudgeResponse{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[13]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1362,7 @@ func (x *JudgeResponse) String() string {
 func (*JudgeResponse) ProtoMessage() {}
 
 func (x *JudgeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[13]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1375,7 @@ func (x *JudgeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeResponse.ProtoReflect.Descriptor instead.
 func (*JudgeResponse) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{13}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JudgeResponse) GetId() int64 {
@@ -1346,7 +1419,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[14]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1431,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[14]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1444,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{14}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Answer) GetVerdicts() []uint32 {
@@ -1451,7 +1524,7 @@ type PostFiltered struct {
 
 func (x *PostFiltered) Reset() {
 	*x = PostFiltered{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[15]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1536,7 @@ func (x *PostFiltered) String() string {
 func (*PostFiltered) ProtoMessage() {}
 
 func (x *PostFiltered) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[15]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1549,7 @@ func (x *PostFiltered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PostFiltered.ProtoReflect.Descriptor instead.
 func (*PostFiltered) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{15}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PostFiltered) GetSuccess() bool {
@@ -1536,7 +1609,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[16]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1621,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[16]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1634,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{16}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Refusal) GetPlugin() string {
@@ -1596,7 +1669,7 @@ type Scores struct {
 
 func (x *Scores) Reset() {
 	*x = Scores{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[17]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1681,7 @@ func (x *Scores) String() string {
 func (*Scores) ProtoMessage() {}
 
 func (x *Scores) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[17]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1694,7 @@ func (x *Scores) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scores.ProtoReflect.Descriptor instead.
 func (*Scores) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{17}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Scores) GetScores() []int32 {
@@ -1652,14 +1725,16 @@ type PlaceRequest struct {
 	// In the first request of a stream: PlaceResponse.annotations are heard. To a binder that does not say so, nothing can be chosen for pods.
 	HearsAnnotations bool `protobuf:"varint,8,opt,name=hears_annotations,json=hearsAnnotations,proto3" json:"hears_annotations,omitempty"`
 	// In the first request of a stream: PlaceResponse.changes and all_changed are heard.
-	HearsChanges  bool `protobuf:"varint,9,opt,name=hears_changes,json=hearsChanges,proto3" json:"hears_changes,omitempty"`
+	HearsChanges bool `protobuf:"varint,9,opt,name=hears_changes,json=hearsChanges,proto3" json:"hears_changes,omitempty"`
+	// In the first request of a stream: by which JudgeRequest.behind names it. No other stream has the same.
+	Stream        string `protobuf:"bytes,10,opt,name=stream,proto3" json:"stream,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlaceRequest) Reset() {
 	*x = PlaceRequest{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[18]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1746,7 @@ func (x *PlaceRequest) String() string {
 func (*PlaceRequest) ProtoMessage() {}
 
 func (x *PlaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[18]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1759,7 @@ func (x *PlaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceRequest.ProtoReflect.Descriptor instead.
 func (*PlaceRequest) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{18}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlaceRequest) GetId() int64 {
@@ -1750,6 +1825,13 @@ func (x *PlaceRequest) GetHearsChanges() bool {
 	return false
 }
 
+func (x *PlaceRequest) GetStream() string {
+	if x != nil {
+		return x.Stream
+	}
+	return ""
+}
+
 // Queued is how a pod waits.
 type Queued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1771,7 +1853,7 @@ type Queued struct {
 
 func (x *Queued) Reset() {
 	*x = Queued{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1865,7 @@ func (x *Queued) String() string {
 func (*Queued) ProtoMessage() {}
 
 func (x *Queued) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[19]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1878,7 @@ func (x *Queued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queued.ProtoReflect.Descriptor instead.
 func (*Queued) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{19}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Queued) GetSinceUnixNanos() int64 {
@@ -1866,7 +1948,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +1960,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[20]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +1973,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{20}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Placement) GetUid() string {
@@ -1990,7 +2072,7 @@ type PlaceResponse struct {
 
 func (x *PlaceResponse) Reset() {
 	*x = PlaceResponse{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[21]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2002,7 +2084,7 @@ func (x *PlaceResponse) String() string {
 func (*PlaceResponse) ProtoMessage() {}
 
 func (x *PlaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[21]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2097,7 @@ func (x *PlaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceResponse.ProtoReflect.Descriptor instead.
 func (*PlaceResponse) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{21}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PlaceResponse) GetId() int64 {
@@ -2115,7 +2197,7 @@ type Rejection struct {
 
 func (x *Rejection) Reset() {
 	*x = Rejection{}
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[22]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2127,7 +2209,7 @@ func (x *Rejection) String() string {
 func (*Rejection) ProtoMessage() {}
 
 func (x *Rejection) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[22]
+	mi := &file_berth_plugin_v1_plugin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2140,7 +2222,7 @@ func (x *Rejection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejection.ProtoReflect.Descriptor instead.
 func (*Rejection) Descriptor() ([]byte, []int) {
-	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{22}
+	return file_berth_plugin_v1_plugin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Rejection) GetPlugin() string {
@@ -2162,10 +2244,11 @@ var File_berth_plugin_v1_plugin_proto protoreflect.FileDescriptor
 const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\n" +
 	"\x1cberth/plugin/v1/plugin.proto\x12\x0fberth.plugin.v1\"\x11\n" +
-	"\x0fDescribeRequest\"n\n" +
+	"\x0fDescribeRequest\"\x86\x01\n" +
 	"\x10DescribeResponse\x12<\n" +
 	"\aplugins\x18\x01 \x03(\v2\".berth.plugin.v1.PluginDescriptionR\aplugins\x12\x1c\n" +
-	"\tactivates\x18\x02 \x01(\bR\tactivates\"\xc7\x03\n" +
+	"\tactivates\x18\x02 \x01(\bR\tactivates\x12\x16\n" +
+	"\x06orders\x18\x03 \x01(\bR\x06orders\"\xc7\x03\n" +
 	"\x11PluginDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\afilters\x18\x02 \x01(\bR\afilters\x12\x16\n" +
@@ -2189,7 +2272,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\aobjects\x18\x03 \x01(\bR\aobjects\x12\x10\n" +
 	"\x03pod\x18\x04 \x01(\bR\x03pod\x12\"\n" +
 	"\fmilliseconds\x18\x05 \x01(\x03R\fmilliseconds\x12\x18\n" +
-	"\acluster\x18\x06 \x01(\bR\acluster\"\xdd\x02\n" +
+	"\acluster\x18\x06 \x01(\bR\acluster\"\x8e\x03\n" +
 	"\fJudgeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x12+\n" +
@@ -2198,7 +2281,11 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x05nodes\x18\x05 \x03(\v2\x15.berth.plugin.v1.NodeR\x05nodes\x12'\n" +
 	"\x0fforgotten_nodes\x18\x06 \x03(\x05R\x0eforgottenNodes\x127\n" +
 	"\tquestions\x18\a \x03(\v2\x19.berth.plugin.v1.QuestionR\tquestions\x12\"\n" +
-	"\fhypothetical\x18\b \x01(\bR\fhypothetical\"p\n" +
+	"\fhypothetical\x18\b \x01(\bR\fhypothetical\x12/\n" +
+	"\x06behind\x18\t \x01(\v2\x17.berth.plugin.v1.BehindR\x06behind\"0\n" +
+	"\x06Behind\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\tR\x06stream\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x03R\x02id\"p\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x12>\n" +
 	"\targuments\x18\x02 \x03(\v2 .berth.plugin.v1.PluginArgumentsR\targuments\"=\n" +
@@ -2285,7 +2372,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\" \n" +
 	"\x06Scores\x12\x16\n" +
-	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xff\x02\n" +
+	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\x97\x03\n" +
 	"\fPlaceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x128\n" +
@@ -2295,7 +2382,9 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x0fhears_activates\x18\x06 \x01(\bR\x0ehearsActivates\x12/\n" +
 	"\x06queued\x18\a \x01(\v2\x17.berth.plugin.v1.QueuedR\x06queued\x12+\n" +
 	"\x11hears_annotations\x18\b \x01(\bR\x10hearsAnnotations\x12#\n" +
-	"\rhears_changes\x18\t \x01(\bR\fhearsChanges\"\xd0\x01\n" +
+	"\rhears_changes\x18\t \x01(\bR\fhearsChanges\x12\x16\n" +
+	"\x06stream\x18\n" +
+	" \x01(\tR\x06stream\"\xd0\x01\n" +
 	"\x06Queued\x12(\n" +
 	"\x10since_unix_nanos\x18\x01 \x01(\x03R\x0esinceUnixNanos\x12(\n" +
 	"\x10first_unix_nanos\x18\x02 \x01(\x03R\x0efirstUnixNanos\x12\x18\n" +
@@ -2371,7 +2460,7 @@ func file_berth_plugin_v1_plugin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_plugin_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	(Normalization)(0),        // 0: berth.plugin.v1.Normalization
 	(Step)(0),                 // 1: berth.plugin.v1.Step
@@ -2380,72 +2469,74 @@ var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	(*PluginDescription)(nil), // 4: berth.plugin.v1.PluginDescription
 	(*Dependencies)(nil),      // 5: berth.plugin.v1.Dependencies
 	(*JudgeRequest)(nil),      // 6: berth.plugin.v1.JudgeRequest
-	(*Profile)(nil),           // 7: berth.plugin.v1.Profile
-	(*PluginArguments)(nil),   // 8: berth.plugin.v1.PluginArguments
-	(*Kind)(nil),              // 9: berth.plugin.v1.Kind
-	(*Node)(nil),              // 10: berth.plugin.v1.Node
-	(*NodeSpec)(nil),          // 11: berth.plugin.v1.NodeSpec
-	(*Taint)(nil),             // 12: berth.plugin.v1.Taint
-	(*PlacedPod)(nil),         // 13: berth.plugin.v1.PlacedPod
-	(*Question)(nil),          // 14: berth.plugin.v1.Question
-	(*JudgeResponse)(nil),     // 15: berth.plugin.v1.JudgeResponse
-	(*Answer)(nil),            // 16: berth.plugin.v1.Answer
-	(*PostFiltered)(nil),      // 17: berth.plugin.v1.PostFiltered
-	(*Refusal)(nil),           // 18: berth.plugin.v1.Refusal
-	(*Scores)(nil),            // 19: berth.plugin.v1.Scores
-	(*PlaceRequest)(nil),      // 20: berth.plugin.v1.PlaceRequest
-	(*Queued)(nil),            // 21: berth.plugin.v1.Queued
-	(*Placement)(nil),         // 22: berth.plugin.v1.Placement
-	(*PlaceResponse)(nil),     // 23: berth.plugin.v1.PlaceResponse
-	(*Rejection)(nil),         // 24: berth.plugin.v1.Rejection
-	nil,                       // 25: berth.plugin.v1.Kind.LabelsEntry
-	nil,                       // 26: berth.plugin.v1.Kind.RequestedEntry
-	nil,                       // 27: berth.plugin.v1.Node.RequestedEntry
-	nil,                       // 28: berth.plugin.v1.NodeSpec.LabelsEntry
-	nil,                       // 29: berth.plugin.v1.NodeSpec.AllocatableEntry
-	nil,                       // 30: berth.plugin.v1.Placement.AnnotationsEntry
-	nil,                       // 31: berth.plugin.v1.PlaceResponse.AnnotationsEntry
+	(*Behind)(nil),            // 7: berth.plugin.v1.Behind
+	(*Profile)(nil),           // 8: berth.plugin.v1.Profile
+	(*PluginArguments)(nil),   // 9: berth.plugin.v1.PluginArguments
+	(*Kind)(nil),              // 10: berth.plugin.v1.Kind
+	(*Node)(nil),              // 11: berth.plugin.v1.Node
+	(*NodeSpec)(nil),          // 12: berth.plugin.v1.NodeSpec
+	(*Taint)(nil),             // 13: berth.plugin.v1.Taint
+	(*PlacedPod)(nil),         // 14: berth.plugin.v1.PlacedPod
+	(*Question)(nil),          // 15: berth.plugin.v1.Question
+	(*JudgeResponse)(nil),     // 16: berth.plugin.v1.JudgeResponse
+	(*Answer)(nil),            // 17: berth.plugin.v1.Answer
+	(*PostFiltered)(nil),      // 18: berth.plugin.v1.PostFiltered
+	(*Refusal)(nil),           // 19: berth.plugin.v1.Refusal
+	(*Scores)(nil),            // 20: berth.plugin.v1.Scores
+	(*PlaceRequest)(nil),      // 21: berth.plugin.v1.PlaceRequest
+	(*Queued)(nil),            // 22: berth.plugin.v1.Queued
+	(*Placement)(nil),         // 23: berth.plugin.v1.Placement
+	(*PlaceResponse)(nil),     // 24: berth.plugin.v1.PlaceResponse
+	(*Rejection)(nil),         // 25: berth.plugin.v1.Rejection
+	nil,                       // 26: berth.plugin.v1.Kind.LabelsEntry
+	nil,                       // 27: berth.plugin.v1.Kind.RequestedEntry
+	nil,                       // 28: berth.plugin.v1.Node.RequestedEntry
+	nil,                       // 29: berth.plugin.v1.NodeSpec.LabelsEntry
+	nil,                       // 30: berth.plugin.v1.NodeSpec.AllocatableEntry
+	nil,                       // 31: berth.plugin.v1.Placement.AnnotationsEntry
+	nil,                       // 32: berth.plugin.v1.PlaceResponse.AnnotationsEntry
 }
 var file_berth_plugin_v1_plugin_proto_depIdxs = []int32{
 	4,  // 0: berth.plugin.v1.DescribeResponse.plugins:type_name -> berth.plugin.v1.PluginDescription
 	0,  // 1: berth.plugin.v1.PluginDescription.normalization:type_name -> berth.plugin.v1.Normalization
 	5,  // 2: berth.plugin.v1.PluginDescription.depends:type_name -> berth.plugin.v1.Dependencies
-	7,  // 3: berth.plugin.v1.JudgeRequest.profiles:type_name -> berth.plugin.v1.Profile
-	9,  // 4: berth.plugin.v1.JudgeRequest.kinds:type_name -> berth.plugin.v1.Kind
-	10, // 5: berth.plugin.v1.JudgeRequest.nodes:type_name -> berth.plugin.v1.Node
-	14, // 6: berth.plugin.v1.JudgeRequest.questions:type_name -> berth.plugin.v1.Question
-	8,  // 7: berth.plugin.v1.Profile.arguments:type_name -> berth.plugin.v1.PluginArguments
-	25, // 8: berth.plugin.v1.Kind.labels:type_name -> berth.plugin.v1.Kind.LabelsEntry
-	26, // 9: berth.plugin.v1.Kind.requested:type_name -> berth.plugin.v1.Kind.RequestedEntry
-	11, // 10: berth.plugin.v1.Node.spec:type_name -> berth.plugin.v1.NodeSpec
-	27, // 11: berth.plugin.v1.Node.requested:type_name -> berth.plugin.v1.Node.RequestedEntry
-	13, // 12: berth.plugin.v1.Node.added:type_name -> berth.plugin.v1.PlacedPod
-	28, // 13: berth.plugin.v1.NodeSpec.labels:type_name -> berth.plugin.v1.NodeSpec.LabelsEntry
-	12, // 14: berth.plugin.v1.NodeSpec.taints:type_name -> berth.plugin.v1.Taint
-	29, // 15: berth.plugin.v1.NodeSpec.allocatable:type_name -> berth.plugin.v1.NodeSpec.AllocatableEntry
-	18, // 16: berth.plugin.v1.Question.refusals:type_name -> berth.plugin.v1.Refusal
-	16, // 17: berth.plugin.v1.JudgeResponse.answers:type_name -> berth.plugin.v1.Answer
-	18, // 18: berth.plugin.v1.Answer.refusals:type_name -> berth.plugin.v1.Refusal
-	19, // 19: berth.plugin.v1.Answer.scores:type_name -> berth.plugin.v1.Scores
-	17, // 20: berth.plugin.v1.Answer.post_filtered:type_name -> berth.plugin.v1.PostFiltered
-	7,  // 21: berth.plugin.v1.PlaceRequest.profiles:type_name -> berth.plugin.v1.Profile
-	22, // 22: berth.plugin.v1.PlaceRequest.placement:type_name -> berth.plugin.v1.Placement
-	1,  // 23: berth.plugin.v1.PlaceRequest.step:type_name -> berth.plugin.v1.Step
-	21, // 24: berth.plugin.v1.PlaceRequest.queued:type_name -> berth.plugin.v1.Queued
-	30, // 25: berth.plugin.v1.Placement.annotations:type_name -> berth.plugin.v1.Placement.AnnotationsEntry
-	24, // 26: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
-	31, // 27: berth.plugin.v1.PlaceResponse.annotations:type_name -> berth.plugin.v1.PlaceResponse.AnnotationsEntry
-	2,  // 28: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
-	6,  // 29: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
-	20, // 30: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
-	3,  // 31: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
-	15, // 32: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
-	23, // 33: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
-	31, // [31:34] is the sub-list for method output_type
-	28, // [28:31] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	8,  // 3: berth.plugin.v1.JudgeRequest.profiles:type_name -> berth.plugin.v1.Profile
+	10, // 4: berth.plugin.v1.JudgeRequest.kinds:type_name -> berth.plugin.v1.Kind
+	11, // 5: berth.plugin.v1.JudgeRequest.nodes:type_name -> berth.plugin.v1.Node
+	15, // 6: berth.plugin.v1.JudgeRequest.questions:type_name -> berth.plugin.v1.Question
+	7,  // 7: berth.plugin.v1.JudgeRequest.behind:type_name -> berth.plugin.v1.Behind
+	9,  // 8: berth.plugin.v1.Profile.arguments:type_name -> berth.plugin.v1.PluginArguments
+	26, // 9: berth.plugin.v1.Kind.labels:type_name -> berth.plugin.v1.Kind.LabelsEntry
+	27, // 10: berth.plugin.v1.Kind.requested:type_name -> berth.plugin.v1.Kind.RequestedEntry
+	12, // 11: berth.plugin.v1.Node.spec:type_name -> berth.plugin.v1.NodeSpec
+	28, // 12: berth.plugin.v1.Node.requested:type_name -> berth.plugin.v1.Node.RequestedEntry
+	14, // 13: berth.plugin.v1.Node.added:type_name -> berth.plugin.v1.PlacedPod
+	29, // 14: berth.plugin.v1.NodeSpec.labels:type_name -> berth.plugin.v1.NodeSpec.LabelsEntry
+	13, // 15: berth.plugin.v1.NodeSpec.taints:type_name -> berth.plugin.v1.Taint
+	30, // 16: berth.plugin.v1.NodeSpec.allocatable:type_name -> berth.plugin.v1.NodeSpec.AllocatableEntry
+	19, // 17: berth.plugin.v1.Question.refusals:type_name -> berth.plugin.v1.Refusal
+	17, // 18: berth.plugin.v1.JudgeResponse.answers:type_name -> berth.plugin.v1.Answer
+	19, // 19: berth.plugin.v1.Answer.refusals:type_name -> berth.plugin.v1.Refusal
+	20, // 20: berth.plugin.v1.Answer.scores:type_name -> berth.plugin.v1.Scores
+	18, // 21: berth.plugin.v1.Answer.post_filtered:type_name -> berth.plugin.v1.PostFiltered
+	8,  // 22: berth.plugin.v1.PlaceRequest.profiles:type_name -> berth.plugin.v1.Profile
+	23, // 23: berth.plugin.v1.PlaceRequest.placement:type_name -> berth.plugin.v1.Placement
+	1,  // 24: berth.plugin.v1.PlaceRequest.step:type_name -> berth.plugin.v1.Step
+	22, // 25: berth.plugin.v1.PlaceRequest.queued:type_name -> berth.plugin.v1.Queued
+	31, // 26: berth.plugin.v1.Placement.annotations:type_name -> berth.plugin.v1.Placement.AnnotationsEntry
+	25, // 27: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
+	32, // 28: berth.plugin.v1.PlaceResponse.annotations:type_name -> berth.plugin.v1.PlaceResponse.AnnotationsEntry
+	2,  // 29: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
+	6,  // 30: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
+	21, // 31: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
+	3,  // 32: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
+	16, // 33: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
+	24, // 34: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
+	32, // [32:35] is the sub-list for method output_type
+	29, // [29:32] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_berth_plugin_v1_plugin_proto_init() }
@@ -2459,7 +2550,7 @@ func file_berth_plugin_v1_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_plugin_v1_plugin_proto_rawDesc), len(file_berth_plugin_v1_plugin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
