@@ -370,6 +370,16 @@ func (k *Asking) Exchange(ctx context.Context) error {
 	return failed
 }
 
+// Refuses reports whether a node is refused that was collected.
+func (k *Asking) Refuses(i cluster.NodeIndex) bool {
+	for _, p := range k.parts {
+		if p.kind.column.answers[i].verdict != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Refusal returns why a node is refused that was collected, false if it is not.
 func (k *Asking) Refusal(i cluster.NodeIndex) (Refusal, bool) {
 	for _, p := range k.parts {
@@ -408,21 +418,42 @@ func (k *Asking) Score(nodes []cluster.NodeIndex, totals []int64) {
 
 // add normalises as kube-scheduler's DefaultNormalizeScore does.
 func add(scores []int32, by pluginv1.Normalization, weight int64, nodes []cluster.NodeIndex, totals []int64) {
-	var most int64
+	if by == pluginv1.Normalization_NORMALIZATION_UNSPECIFIED {
+		for n, i := range nodes {
+			totals[n] += weight * int64(scores[i])
+		}
+		return
+	}
+	var most int32
 	for _, i := range nodes {
-		most = max(most, int64(scores[i]))
+		most = max(most, scores[i])
+	}
+	// Many nodes score the same, and to divide takes longer than all else. What a score comes to is kept, by some bits of it.
+	const bits = 6
+	var known [1 << bits]struct {
+		score int32
+		comes int64 // to that, weighed; of score 0 what is set below
+	}
+	comesTo := func(score int32) int64 {
+		out := int64(score)
+		if most > 0 {
+			out = maxScore * out / int64(most)
+		}
+		if by == pluginv1.Normalization_NORMALIZATION_REVERSED {
+			out = maxScore - out
+		}
+		return weight * out
+	}
+	for k := range known {
+		known[k].comes = comesTo(0)
 	}
 	for n, i := range nodes {
-		score := int64(scores[i])
-		if by != pluginv1.Normalization_NORMALIZATION_UNSPECIFIED {
-			if most > 0 {
-				score = maxScore * score / most
-			}
-			if by == pluginv1.Normalization_NORMALIZATION_REVERSED {
-				score = maxScore - score
-			}
+		score := scores[i]
+		is := &known[uint32(score)*2654435769>>(32-bits)] // Knuth's multiplicative hash
+		if is.score != score {
+			is.score, is.comes = score, comesTo(score)
 		}
-		totals[n] += weight * score
+		totals[n] += is.comes
 	}
 }
 

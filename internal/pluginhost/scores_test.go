@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 )
@@ -136,4 +138,31 @@ func TestWhatIsKeptOfTwoPluginsIsOfEach(t *testing.T) {
 	if _, kept := k.Kept(st, subjects[0]); kept {
 		t.Error("what one node counts as depends on others, and is taken for known by itself")
 	}
+}
+
+// What nodes score is normalised as DefaultNormalizeScore does it, one by one, however many different scores there are, in whatever order.
+func TestScoresComeToWhatEachComesToByItself(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		scores := rapid.SliceOfN(rapid.OneOf(rapid.Int32Range(0, 3), rapid.Int32Range(0, math.MaxInt32)), 1, 300).Draw(t, "scores")
+		by := rapid.SampledFrom([]pluginv1.Normalization{asIs, proportional, reversed}).Draw(t, "by")
+		weight := rapid.Int64Range(1, 1000).Draw(t, "weight")
+		var nodes []cluster.NodeIndex
+		var want, got []int64
+		most := int64(slices.Max(scores))
+		for i, s := range scores {
+			nodes, got = append(nodes, cluster.NodeIndex(i)), append(got, int64(i))
+			score := int64(s)
+			if by != asIs && most > 0 {
+				score = 100 * score / most
+			}
+			if by == reversed {
+				score = 100 - score
+			}
+			want = append(want, int64(i)+weight*score)
+		}
+		add(scores, by, weight, nodes, got)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%v: got %v, want %v", by, got, want)
+		}
+	})
 }

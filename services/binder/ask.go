@@ -498,8 +498,8 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		a.place(best, s.version)
 		return !a.over()
 	}
-	// 2. What do those score that are left, among themselves?
-	if s.known == nil && len(left) < len(s.nodes) {
+	// 2. What do those score that are left, among themselves? Nodes that are alike score what they did.
+	if s.known == nil && !a.alike && len(left) < len(s.nodes) {
 		if left = a.left(left); a.over() || len(left) == 0 {
 			return true
 		}

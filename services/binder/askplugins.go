@@ -179,7 +179,7 @@ func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[s
 	if err != nil {
 		return nil, nil, err
 	}
-	if a.extenders.extendersOf(a.in) != 0 || s.known == nil && a.leaves(nodes) == 0 {
+	if a.extenders.extendersOf(a.in) != 0 || s.known == nil && !a.leavesAny(nodes) {
 		for _, n := range nodes {
 			if r, is := a.judges.Refusal(n.Node); is {
 				why[n.name] = r
@@ -190,10 +190,10 @@ func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[s
 	if s.first > 0 && !again {
 		nodes = a.enoughOf(nodes, s)
 	}
-	left = slices.DeleteFunc(nodes, a.refuses) // nobody looks at those that are
+	left = a.leftOf(nodes) // nobody looks at the others any more
 	a.turn.left = nil
 	if keeps, _ := a.judges.Keeps(); keeps && s.first > 0 && s.again == again { // else these have been first once, and it was of no use
-		a.turn.left = a.leftOf(left)
+		a.turn.left = a.setOf(left)
 	}
 	if s.known != nil {
 		left = append(left, *s.known)
@@ -215,8 +215,12 @@ func (a *asked) exchange(ctx context.Context, s sight) (nodes []seenNode, err er
 		if s.known != nil && a.judges.Services() != services { // what is known of the others is not what is asked for any more
 			return nil, pluginhost.ErrAgain
 		}
-		more, leaves := s.nodes[len(nodes):], a.leaves(nodes)
-		if len(more) == 0 || leaves >= a.most || leaves > 0 && s.again && a.takesKept() {
+		more := s.nodes[len(nodes):]
+		if len(more) == 0 {
+			return nodes, nil
+		}
+		leaves := a.leaves(nodes)
+		if leaves >= a.most || leaves > 0 && s.again && a.takesKept() {
 			return nodes, nil
 		}
 		if s.again && len(nodes) == s.first {
@@ -228,8 +232,8 @@ func (a *asked) exchange(ctx context.Context, s sight) (nodes []seenNode, err er
 	}
 }
 
-// leftOf returns a set of nodes, until it is called again.
-func (a *asked) leftOf(nodes []seenNode) cluster.Bitmap {
+// setOf returns a set of nodes, until it is called again.
+func (a *asked) setOf(nodes []seenNode) cluster.Bitmap {
 	set := a.scratch.left[:0]
 	for _, n := range nodes {
 		set = set.Grow(int(n.Node) + 1)
@@ -255,7 +259,7 @@ func (a *asked) failed() {
 func (a *asked) enoughOf(nodes []seenNode, s sight) []seenNode {
 	left := 0
 	for k, n := range nodes {
-		if a.refuses(n) {
+		if a.judges.Refuses(n.Node) {
 			continue
 		}
 		if left++; left == a.most {
@@ -270,20 +274,35 @@ func (a *asked) enoughOf(nodes []seenNode, s sight) []seenNode {
 	return nodes
 }
 
-// refuses reports whether plugin services refuse a node that they were asked about.
-func (a *asked) refuses(n seenNode) bool {
-	_, is := a.judges.Refusal(n.Node)
-	return is
-}
-
-// leaves returns how many of some nodes plugin services do not refuse.
+// leaves returns how many of some nodes plugin services do not refuse, which they were asked about.
 func (a *asked) leaves(nodes []seenNode) (n int) {
-	for _, node := range nodes {
-		if !a.refuses(node) {
+	for k := range nodes {
+		if !a.judges.Refuses(nodes[k].Node) {
 			n++
 		}
 	}
 	return n
+}
+
+// leavesAny reports whether leaves is more than 0.
+func (a *asked) leavesAny(nodes []seenNode) bool {
+	for k := range nodes {
+		if !a.judges.Refuses(nodes[k].Node) {
+			return true
+		}
+	}
+	return false
+}
+
+// leftOf returns those of some nodes that plugin services do not refuse, where these were.
+func (a *asked) leftOf(nodes []seenNode) []seenNode {
+	left := nodes[:0]
+	for k := range nodes {
+		if !a.judges.Refuses(nodes[k].Node) {
+			left = append(left, nodes[k])
+		}
+	}
+	return left
 }
 
 // askScores has plugin services score nodes that normalise their scores themselves, over exactly these nodes. False: some of them have gone.
@@ -314,7 +333,7 @@ func (a *asked) askChosen(ctx context.Context, n seenNode) (ok bool, err error) 
 		a.failed()
 		return false, err
 	}
-	return !a.refuses(n), nil
+	return !a.judges.Refuses(n.Node), nil
 }
 
 // addScores adds to totals what plugin services score.
