@@ -98,7 +98,7 @@ func (all *services) describe(kubeconfig string) (out []config.PluginService, er
 		for i := range made.Plugins {
 			p := &made.Plugins[i]
 			described.Plugins = append(described.Plugins, config.ServicePlugin{Name: p.Name, Points: pointsOf(p)})
-			described.Objects = described.Objects || p.Depends.Objects || p.Depends.Pod
+			described.Objects = described.Objects || p.Depends.Objects || p.Depends.Pod || p.Depends.Annotations
 		}
 		out = append(out, described)
 	}

@@ -209,7 +209,7 @@ func (s *taken) call(name string, f func(context.Context, *Plugin, *Placement) (
 func (of *placement) hand(plugin string, at *placeserver.Placement) *Placement {
 	if of.handed[plugin] == nil {
 		of.handed[plugin] = &Placement{
-			UID: of.told.GetUid(), Namespace: of.told.GetNamespace(), Name: of.told.GetName(), SchedulerName: of.told.GetSchedulerName(), Node: of.told.GetNode(), Stands: of.told.GetStands(),
+			UID: of.told.GetUid(), Namespace: of.told.GetNamespace(), Name: of.told.GetName(), SchedulerName: of.told.GetSchedulerName(), Node: of.told.GetNode(), Stands: of.told.GetStands(), Labels: of.told.GetPodLabels(), PodAnnotations: of.told.GetPodAnnotations(),
 			plugin: plugin, of: of, at: at,
 		}
 	}

@@ -262,6 +262,7 @@ func TestAPluginGetsTheSamePlacementUntilItIsOver(t *testing.T) {
 		s := begin(t, client)
 		s.request(&pluginv1.PlaceRequest{Step: reserve, Plugins: []string{"A"}, Placement: &pluginv1.Placement{
 			Uid: "u", Namespace: "shop", Name: "web", SchedulerName: "berth", Node: "n", Object: []byte(`{"spec":{"nodeName":"x"}}`),
+			PodLabels: map[string]string{"l": "1"}, PodAnnotations: map[string]string{"a": "2"}, Annotations: map[string]string{"a": "chosen"}, Stands: true,
 		}})
 		for _, step := range []pluginv1.Step{preBind, unreserve, reserve} {
 			s.request(&pluginv1.PlaceRequest{Step: step, Plugins: []string{"A"}, Placement: &pluginv1.Placement{Uid: "u", Namespace: "shop", Name: "web", SchedulerName: "berth", Node: "n"}})
@@ -276,6 +277,12 @@ func TestAPluginGetsTheSamePlacementUntilItIsOver(t *testing.T) {
 		}
 		if pod, err := got[0].Pod(); err != nil || pod.Spec.NodeName != "x" {
 			t.Errorf("Pod: %v, %v", pod, err)
+		}
+		if p := got[0]; p.Labels["l"] != "1" || p.PodAnnotations["a"] != "2" || p.Annotations()["a"] != "chosen" {
+			t.Errorf("it has labels %v and annotations %v, and chosen is %v", p.Labels, p.PodAnnotations, p.Annotations())
+		}
+		if p := got[3]; len(p.Labels)+len(p.PodAnnotations) > 0 {
+			t.Errorf("labels %v and annotations %v of a placement without them", p.Labels, p.PodAnnotations)
 		}
 		if _, err := got[3].Pod(); err == nil {
 			t.Error("Pod is there of a placement without one")

@@ -22,6 +22,9 @@ type Placement struct {
 	Node string
 	// Stands: the pod was reserved before, here or elsewhere, and what was chosen for it then is recorded. Reserve notes what [Placement.Annotations] say, and chooses nothing.
 	Stands bool
+	// Labels and PodAnnotations are metadata.labels and metadata.annotations, as they were when the pod was reserved, or are when PreEnqueue or SortKey is called, if some plugin of the process depends on annotations. There are none in PostBind and Unreserve of a pod that was not reserved. What is chosen for the pod
+	// is in [Placement.Annotations].
+	Labels, PodAnnotations map[string]string
 
 	plugin string     // whose it is
 	of     *placement // nil: none that a stream has told of

@@ -140,6 +140,8 @@ type Dependencies struct {
 	Objects bool
 	// Pod: on the pod itself, its name say, and not only on what pods of its kind have in common: each is a kind of its own then. Much slower. It includes Objects.
 	Pod bool
+	// Annotations: on [Kind.Annotations], which are nil else, as [Placement.Labels] and [Placement.PodAnnotations] are. Much cheaper than Objects: nothing else of the pod is told, and no objects of nodes. It takes a Berth with an API server.
+	Annotations bool
 	// Holds: on things that Berth does not know of. An answer holds for so long, in whole milliseconds. 0: as long as the rest lets it. Who knows when such things change says so by [Activator.Changed], and needs no Holds.
 	Holds time.Duration
 }
@@ -156,6 +158,8 @@ type Kind struct {
 	Priority int32
 	// SchedulerName is spec.schedulerName, and the name of the profile.
 	SchedulerName string
+	// Annotations are metadata.annotations, if some plugin that the profile uses depends on annotations. Kinds that are only on nodes have none, whatever their pods have.
+	Annotations map[string]string
 
 	pod func() (*corev1.Pod, error)
 }

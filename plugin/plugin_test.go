@@ -47,6 +47,7 @@ func three(filters, scores []string) *pluginv1.JudgeRequest {
 func TestPluginsAreDescribedAsTheyAre(t *testing.T) {
 	client := dial(t, serve(t, Config{Plugins: []Plugin{
 		{Name: "F", Filter: refusing("no"), Depends: Dependencies{Requested: true, Pods: true}},
+		{Name: "A", Filter: refusing("no"), Depends: Dependencies{Annotations: true}},
 		{Name: "S", Score: scoring(1), Normalization: Reversed, Depends: Dependencies{Objects: true, Pod: true, Holds: 2 * time.Second}},
 		stepping("Steps", new(history)),
 		{Name: "Permits", Permit: stepping("", nil).Permit},
@@ -58,6 +59,7 @@ func TestPluginsAreDescribedAsTheyAre(t *testing.T) {
 	}
 	want := &pluginv1.DescribeResponse{Orders: true, Plugins: []*pluginv1.PluginDescription{
 		{Name: "F", Filters: true, Depends: &pluginv1.Dependencies{Requested: true, Pods: true}},
+		{Name: "A", Filters: true, Depends: &pluginv1.Dependencies{Annotations: true}},
 		{Name: "S", Scores: true, Normalization: pluginv1.Normalization_NORMALIZATION_REVERSED, Depends: &pluginv1.Dependencies{Objects: true, Pod: true, Milliseconds: 2000}},
 		{Name: "Steps", Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Depends: &pluginv1.Dependencies{}},
 		{Name: "Permits", Permits: true, Depends: &pluginv1.Dependencies{}},

@@ -200,7 +200,7 @@ func newService(log *slog.Logger, plugins []Plugin) (*service, error) {
 		s.describe.Plugins = append(s.describe.Plugins, &pluginv1.PluginDescription{
 			Name: p.Name, Filters: p.Filter != nil, Scores: p.Score != nil, Normalization: pluginv1.Normalization(p.Normalization),
 			Depends: &pluginv1.Dependencies{
-				Requested: p.Depends.Requested, Pods: p.Depends.Pods, Objects: p.Depends.Objects, Pod: p.Depends.Pod, Milliseconds: p.Depends.Holds.Milliseconds(),
+				Requested: p.Depends.Requested, Pods: p.Depends.Pods, Objects: p.Depends.Objects, Pod: p.Depends.Pod, Milliseconds: p.Depends.Holds.Milliseconds(), Annotations: p.Depends.Annotations,
 			},
 			Reserves: p.Reserve != nil, Permits: p.Permit != nil, PreBinds: p.PreBind != nil, PostBinds: p.PostBind != nil, PostFilters: p.PostFilter != nil, Binds: p.Bind != nil,
 			PreEnqueues: p.PreEnqueue != nil, QueueSorts: p.SortKey != nil,

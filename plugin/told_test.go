@@ -40,7 +40,7 @@ func (m *modelled) print(kind, id int32) string {
 // printed is what a plugin sees.
 func printed(kind *Kind, n *Node) string {
 	show := func(k *Kind) string {
-		return fmt.Sprint(k.Namespace, k.Labels, k.Requested, k.Priority, k.SchedulerName)
+		return fmt.Sprint(k.Namespace, k.Labels, k.Requested, k.Priority, k.SchedulerName, k.Annotations)
 	}
 	out := []string{show(kind), fmt.Sprint(n.Name, n.Labels, n.Unschedulable, n.Allocatable, len(n.Taints)), fmt.Sprint(n.Requested["cpu"], n.PodCount)}
 	for _, uid := range slices.Sorted(maps.Keys(n.Pods)) {
@@ -123,8 +123,11 @@ func tellKind(rt *rapid.T, m *modelled, req *pluginv1.JudgeRequest, few *rapid.G
 		Id: few.Draw(rt, "kind"), Namespace: rapid.StringN(0, 3, -1).Draw(rt, "namespace"), Labels: map[string]string{"a": rapid.StringN(0, 2, -1).Draw(rt, "label")},
 		Requested: map[string]int64{"cpu": rapid.Int64().Draw(rt, "cpu")}, Priority: rapid.Int32().Draw(rt, "priority"), SchedulerName: "s",
 	}
+	if rapid.Bool().Draw(rt, "annotations") {
+		k.Annotations = map[string]string{"c": rapid.StringN(0, 2, -1).Draw(rt, "annotation")}
+	}
 	req.Kinds = append(req.Kinds, k)
-	m.kinds[k.Id] = fmt.Sprint(k.Namespace, k.Labels, k.Requested, k.Priority, k.SchedulerName)
+	m.kinds[k.Id] = fmt.Sprint(k.Namespace, k.Labels, k.Requested, k.Priority, k.SchedulerName, k.Annotations)
 }
 
 // tellNode tells a node, a new one or one that has changed.

@@ -49,7 +49,7 @@ type PluginService struct {
 	PreBindTimeout metav1.Duration `json:"preBindTimeout"`
 	// Ignorable says that it is passed over when it fails. Else attempts of pods that need it fail.
 	Ignorable bool `json:"ignorable"`
-	// Objects says that it is sent Kubernetes' objects, if its plugins depend on them: of pods and nodes, all that the API server has. With a cluster that has one.
+	// Objects says that it is sent Kubernetes' objects, or annotations of pods, if its plugins depend on them: of pods and nodes, all that the API server has. With a cluster that has one.
 	Objects bool `json:"objects,omitempty"`
 	// Annotations are the prefixes of annotations that its plugins may choose for pods, which Berth writes with the bind: none by default, 16 at most. None is kubernetes.io or k8s.io, or below these.
 	Annotations []string `json:"annotations,omitempty"`

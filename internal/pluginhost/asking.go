@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,6 +41,8 @@ type part struct {
 	kind    *kind       // nil: nothing has been collected
 	seq     cluster.Seq // of the state that was collected last
 	own     *ownScores  // nil: none are asked for
+
+	annotations map[string]string // of the pod, that are sent
 }
 
 // ownScores are what plugins score that normalise their scores themselves: nodes that were asked about together, weighed, in the order in which they were asked about.
@@ -52,13 +57,20 @@ func (k *Asking) Services() int { return len(k.parts) }
 
 // NeedsPod reports whether a service is to be sent the pod: then SetPod comes before all else.
 func (k *Asking) NeedsPod() bool {
-	return slices.ContainsFunc(k.parts, func(p *part) bool { return p.service.session.dependsOn(&p.use).object })
+	return slices.ContainsFunc(k.parts, func(p *part) bool {
+		d := p.service.session.dependsOn(&p.use)
+		return d.object || d.annotations
+	})
 }
 
 // SetPod says what the pod is. Nobody changes it.
 func (k *Asking) SetPod(pod *corev1.Pod) error {
 	for _, p := range k.parts {
-		switch d := p.service.session.dependsOn(&p.use); {
+		d := p.service.session.dependsOn(&p.use)
+		if d.annotations {
+			p.annotations = sentAnnotations(pod)
+		}
+		switch {
 		case d.pod:
 			p.uid = string(pod.UID)
 			object, err := json.Marshal(pod)
@@ -66,15 +78,46 @@ func (k *Asking) SetPod(pod *corev1.Pod) error {
 				return fmt.Errorf("encode the pod: %w", err)
 			}
 			p.object, p.hash = object, sha256.Sum256(object)
-		case d.object:
+		case d.object, d.annotations && k.inquiry != nil && Stands(pod): // whose annotations are filled in with the object
 			object, err := json.Marshal(alike(pod))
 			if err != nil {
 				return fmt.Errorf("encode the pod: %w", err)
 			}
 			p.object, p.hash = object, sha256.Sum256(object)
+		case d.annotations:
+			p.hash = hashOf(p.annotations)
 		}
 	}
 	return nil
+}
+
+// sentAnnotations returns the annotations of a pod as they are sent. Their values may be anything, and a message that has what is no UTF-8 cannot be.
+func sentAnnotations(pod *corev1.Pod) map[string]string {
+	out, cloned := pod.Annotations, false
+	for name, value := range pod.Annotations {
+		if utf8.ValidString(value) {
+			continue
+		}
+		if !cloned {
+			out, cloned = maps.Clone(out), true
+		}
+		out[name] = strings.ToValidUTF8(value, string(utf8.RuneError))
+	}
+	return out
+}
+
+// hashOf tells annotations apart. That of none is zero: pods without any are of one kind with those on nodes, of which none are told.
+func hashOf(annotations map[string]string) (hash [sha256.Size]byte) {
+	if len(annotations) == 0 {
+		return hash
+	}
+	var text []byte
+	for _, name := range slices.Sorted(maps.Keys(annotations)) {
+		for _, s := range []string{name, annotations[name]} {
+			text = append(binary.AppendUvarint(text, uint64(len(s))), s...)
+		}
+	}
+	return sha256.Sum256(text)
 }
 
 // alike returns a pod without what tells it apart from others of its kind. One that has metadata alone is what it is: it stands for another.
@@ -218,7 +261,7 @@ func (k *Asking) Collect(st *cluster.State, subject engine.Subject, nodes []clus
 			is.tellAll(st)
 		}
 		p.own, p.seq = nil, st.Version().Seq
-		p.kind = is.kindOf(st, p.key(subject), p.object)
+		p.kind = is.kindOf(st, p.key(subject), p.object, p.annotations)
 		c := is.columnOf(st, p.kind, &p.use)
 		if !p.use.judges() {
 			continue
@@ -320,7 +363,7 @@ func (k *Asking) CollectScores(st *cluster.State, subject engine.Subject, nodes 
 		if is.all.cluster {
 			is.tellAll(st)
 		}
-		p.kind = is.kindOf(st, p.key(subject), p.object)
+		p.kind = is.kindOf(st, p.key(subject), p.object, p.annotations)
 		is.columnOf(st, p.kind, &p.use)
 		for _, i := range nodes {
 			is.tell(st, i)

@@ -17,7 +17,7 @@
 // # What is kept
 //
 // A stream to a service is a session. In it are told once: nodes, the pods on them, and kinds of pods, which are pods that filters and scores treat alike ([engine.Subject]), and
-// whose objects are alike if the service wants these. The answers about a kind are a column: by node, the verdict, the scores, and the seq of the state that they are of. An answer
+// whose objects or annotations are alike if the service wants these. The answers about a kind are a column: by node, the verdict, the scores, and the seq of the state that they are of. An answer
 // holds until what it depends on has changed, as the service has described: the node itself, or what is placed there too, or so many milliseconds have passed. So a pod of a kind
 // that has been placed a thousand times costs one question about one node: that of the last pod.
 //

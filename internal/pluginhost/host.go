@@ -36,7 +36,7 @@ type Service struct {
 	Timeout, PreBindTimeout time.Duration
 	// Ignorable says that a pod is placed without it if it fails. Else the attempt fails.
 	Ignorable bool
-	// Objects says that it may be sent Kubernetes' objects.
+	// Objects says that it may be sent Kubernetes' objects, and annotations of pods.
 	Objects bool
 	// Annotations are the prefixes of annotations that its plugins may choose for pods: what comes before the slash of a name. One with a Profile may choose all.
 	Annotations []string
@@ -306,7 +306,7 @@ func (h *Host) AskedPostFilter(schedulerName string, plugins []string) (set Set)
 	return set
 }
 
-// NeedsObjects reports whether one of some services may be sent Kubernetes' objects.
+// NeedsObjects reports whether one of some services may be sent Kubernetes' objects, or annotations.
 func (h *Host) NeedsObjects(set Set) bool {
 	for i := range set.Each() {
 		if h.services[i].Objects {

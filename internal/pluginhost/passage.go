@@ -38,37 +38,60 @@ func (p Passage) Describe(ctx context.Context) (*pluginv1.DescribeResponse, erro
 	return pluginv1.NewPluginServiceClient(p.service.Conn).Describe(ctx, &pluginv1.DescribeRequest{})
 }
 
-// Judge begins a stream, which ends with ctx.
-func (p Passage) Judge(ctx context.Context) (pluginv1.PluginService_JudgeClient, error) {
-	return pluginv1.NewPluginServiceClient(p.service.Conn).Judge(ctx, grpc.MaxCallRecvMsgSize(LargestMessage), grpc.MaxCallSendMsgSize(LargestMessage))
+// Judging is a stream to a service about what might be.
+type Judging struct {
+	pluginv1.PluginService_JudgeClient
+	service *service
+	depends dependencies // of the plugins that are asked
 }
 
-// Complete adds to a request what only the host knows: that it is about what might be, and the arguments of plugins, if it is the first of a stream; and Kubernetes' objects, if the service may be sent these: those of nodes as the request has these, and those of pods that
-// the objects of kinds stand for ([Stands]), as pod finds them.
-func (p Passage) Complete(request *pluginv1.JudgeRequest, pod func(like *corev1.Pod) (*corev1.Pod, error)) error {
+// Judge begins a stream, which ends with ctx.
+func (p Passage) Judge(ctx context.Context) (*Judging, error) {
+	described, err := p.Describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := pluginv1.NewPluginServiceClient(p.service.Conn).Judge(ctx, grpc.MaxCallRecvMsgSize(LargestMessage), grpc.MaxCallSendMsgSize(LargestMessage))
+	if err != nil {
+		return nil, err
+	}
+	return &Judging{stream, p.service, p.service.asked(described)}, nil
+}
+
+// asked returns what those plugins depend on that an [Inquiry] asks.
+func (s *service) asked(described *pluginv1.DescribeResponse) (d dependencies) {
+	plugins := make(map[string]*pluginv1.PluginDescription)
+	for _, p := range described.GetPlugins() {
+		plugins[p.GetName()] = p
+	}
+	plugins = judging(plugins)
+	for _, u := range s.used {
+		of := u.judging(plugins)
+		for _, name := range of.names() {
+			d.add(plugins[name])
+		}
+	}
+	return d
+}
+
+// Complete adds to a request what only the host knows: that it is about what might be, and the arguments of plugins, if it is the first of a stream; and what the plugins depend on of Kubernetes' objects, if the service may be sent these: objects of nodes as the request has these, and
+// objects or annotations of pods that the objects of kinds stand for ([Stands]), as pod finds them.
+func (p *Judging) Complete(request *pluginv1.JudgeRequest, pod func(like *corev1.Pod) (*corev1.Pod, error)) error {
 	request.Profiles, request.Hypothetical = nil, request.GetId() == 1
 	if request.Hypothetical {
 		request.Profiles = p.service.profiles
 	}
 	for _, k := range request.GetKinds() {
-		if !p.service.Objects {
-			k.Object = nil
-		}
-		if len(k.GetObject()) == 0 {
-			continue
-		}
-		object, err := completed(k.GetObject(), pod)
-		if err != nil {
+		if err := p.completeKind(k, pod); err != nil {
 			return fmt.Errorf("kind %d: %w", k.GetId(), err)
 		}
-		k.Object = object
 	}
 	for _, n := range request.GetNodes() {
 		if n.GetSpec() == nil {
 			continue
 		}
 		n.Spec.Object = nil
-		if p.service.Objects {
+		if p.service.Objects && p.depends.object {
 			object, err := encodeNode(nodeAs(n.GetSpec(), p.service.host.objects.Node(n.GetSpec().GetName())))
 			if err != nil {
 				return err
@@ -79,19 +102,35 @@ func (p Passage) Complete(request *pluginv1.JudgeRequest, pod func(like *corev1.
 	return nil
 }
 
-// completed returns the object of a kind: that of the pod that it stands for, if it does, as one that has no node.
-func completed(object []byte, pod func(*corev1.Pod) (*corev1.Pod, error)) ([]byte, error) {
+// completeKind has a kind with what the service may be sent of the pod, and that alone: of the pod that its object stands for, if it does, as one that has no node.
+func (p *Judging) completeKind(k *pluginv1.Kind, pod func(*corev1.Pod) (*corev1.Pod, error)) error {
+	if !p.service.Objects {
+		k.Object, k.Annotations = nil, nil
+	}
+	if len(k.GetObject()) == 0 {
+		return nil
+	}
 	is := new(corev1.Pod)
-	if err := json.Unmarshal(object, is); err != nil || !Stands(is) { // what is no pod is for whoever reads it to say
-		return object, nil
+	if err := json.Unmarshal(k.GetObject(), is); err == nil && Stands(is) { // what is no pod is for whoever reads it to say
+		found, err := pod(is)
+		if err != nil {
+			return err
+		}
+		if found != nil && p.depends.annotations {
+			k.Annotations = sentAnnotations(found)
+		}
+		if found != nil && p.depends.object {
+			found = found.DeepCopy()
+			found.Spec.NodeName, found.Status, found.ManagedFields = "", corev1.PodStatus{}, nil
+			if k.Object, err = json.Marshal(found); err != nil {
+				return err
+			}
+		}
 	}
-	found, err := pod(is)
-	if err != nil || found == nil {
-		return object, err
+	if !p.depends.object {
+		k.Object = nil
 	}
-	found = found.DeepCopy()
-	found.Spec.NodeName, found.Status, found.ManagedFields = "", corev1.PodStatus{}, nil
-	return json.Marshal(found)
+	return nil
 }
 
 // nodeAs returns the object of a node that is what the spec says; nil: there is none of that name yet. Nobody has changed the object.

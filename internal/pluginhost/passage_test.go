@@ -29,7 +29,7 @@ func (o oneNode) Node(name string) *corev1.Node {
 
 func (oneNode) NodeChanges() uint64 { return 1 }
 
-func passageTo(t *testing.T, objects bool) Passage {
+func passageTo(t *testing.T, objects bool) *Judging {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"was": "there"}, Annotations: map[string]string{"cards": "8"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
 	node.Spec.ProviderID = "somewhere"
 	node.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi")}
@@ -45,7 +45,7 @@ func passageTo(t *testing.T, objects bool) Passage {
 	if len(all) != 1 || all[0].Service().Name != "s" {
 		t.Fatalf("there are passages %v: want that to the service which is of no profile alone", all)
 	}
-	return all[0]
+	return &Judging{service: all[0].service, depends: dependencies{object: true}}
 }
 
 // Whoever asks from elsewhere says neither whether it is a question, nor with which arguments.

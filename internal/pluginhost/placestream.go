@@ -36,6 +36,8 @@ type placeStream struct {
 	running    sync.WaitGroup
 	more       chan struct{} // holds a value while there may be something to send
 
+	annotations bool // those of pods are sent, and labels
+
 	ended     func()                         // hears that it has
 	activates func(uids []string, now bool)  // hears which pods the service wants tried
 	changed   func(nodes []string, all bool) // hears which nodes have changed for it
@@ -195,7 +197,7 @@ func (is *placeStream) isReserved(uid string) bool {
 }
 
 // send has a step sent. It does not wait.
-func (is *placeStream) send(s step, plugins []string, p Placement, object []byte, wake func()) *call {
+func (is *placeStream) send(s step, plugins []string, p Placement, object *sentPod, wake func()) *call {
 	is.mu.Lock()
 	defer is.mu.Unlock()
 	c := newCall(s, plugins, p, object, wake)
@@ -204,7 +206,7 @@ func (is *placeStream) send(s step, plugins []string, p Placement, object []byte
 }
 
 // sendEntering has it asked about a pod that has no node yet. That waits until what was asked before of it is answered, by whomever: other is that, if there is one, and nothing is sent.
-func (is *placeStream) sendEntering(at step, plugins []string, p Placement, object []byte, queued *pluginv1.Queued, wake func()) (c, other *call) {
+func (is *placeStream) sendEntering(at step, plugins []string, p Placement, object *sentPod, queued *pluginv1.Queued, wake func()) (c, other *call) {
 	is.mu.Lock()
 	defer is.mu.Unlock()
 	about := newcomer{at, p.UID}
@@ -220,14 +222,16 @@ func (is *placeStream) sendEntering(at step, plugins []string, p Placement, obje
 	return c, nil
 }
 
-func newCall(s step, plugins []string, p Placement, object []byte, wake func()) *call {
-	return &call{
+func newCall(s step, plugins []string, p Placement, object *sentPod, wake func()) *call {
+	c := &call{
 		request: &pluginv1.PlaceRequest{
-			Placement: &pluginv1.Placement{Uid: p.UID, Namespace: p.Namespace, Name: p.Name, SchedulerName: p.SchedulerName, Node: p.Node, Object: object, Annotations: p.Annotations, Stands: p.stands && s == reserve},
+			Placement: &pluginv1.Placement{Uid: p.UID, Namespace: p.Namespace, Name: p.Name, SchedulerName: p.SchedulerName, Node: p.Node, Annotations: p.Annotations, Stands: p.stands && s == reserve},
 			Step:      pluginv1.Step(s) + 1, Plugins: plugins,
 		},
 		began: time.Now(), first: make(chan struct{}), last: make(chan struct{}), wake: wake,
 	}
+	object.tell(c.request.Placement)
+	return c
 }
 
 // sendLocked has a call sent; mu is held.

@@ -32,9 +32,10 @@ type stepper struct {
 	pluginv1.UnimplementedPluginServiceServer
 	name    string // of its plugin; "": P
 	objects bool
-	tells   bool     // which pods are worth trying
-	others  []string // plugins that it has besides, which pre-enqueue
-	ends    error    // if not nil, what a stream ends with when something is asked
+	depends *pluginv1.Dependencies // nil: on objects, if objects says so
+	tells   bool                   // which pods are worth trying
+	others  []string               // plugins that it has besides, which pre-enqueue
+	ends    error                  // if not nil, what a stream ends with when something is asked
 	answer  func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse
 
 	mu   sync.Mutex
@@ -42,8 +43,12 @@ type stepper struct {
 }
 
 func (s *stepper) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
+	depends := s.depends
+	if depends == nil {
+		depends = &pluginv1.Dependencies{Objects: s.objects}
+	}
 	out := &pluginv1.DescribeResponse{Activates: s.tells, Plugins: []*pluginv1.PluginDescription{{
-		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, PreEnqueues: true, QueueSorts: cmp.Or(s.name, "P") != "Other", Depends: &pluginv1.Dependencies{Objects: s.objects},
+		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, PreEnqueues: true, QueueSorts: cmp.Or(s.name, "P") != "Other", Depends: depends,
 	}}}
 	for _, name := range s.others {
 		out.Plugins = append(out.Plugins, &pluginv1.PluginDescription{Name: name, PreEnqueues: true})

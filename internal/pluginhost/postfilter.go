@@ -64,7 +64,7 @@ func (k *Asking) CollectPostFilter(st *cluster.State, subject engine.Subject, of
 	if is.all.cluster {
 		is.tellAll(st)
 	}
-	p.kind = is.kindOf(st, p.key(subject), p.object)
+	p.kind = is.kindOf(st, p.key(subject), p.object, p.annotations)
 	is.columnOf(st, p.kind, &p.use)
 	told := &pluginv1.Question{Kind: p.kind.id, PostFilters: of.plugins}
 	known := make(map[Refusal]uint32)

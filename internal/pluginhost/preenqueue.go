@@ -146,7 +146,7 @@ func (s *service) enter(ctx context.Context, epoch cluster.Epoch, schedulerName 
 }
 
 // sendEntering has a service asked about a pod, once what was asked before of it, for somebody who has gone, is answered: that may be of before what this is asked for. Nil, with an error: it is not.
-func (s *service) sendEntering(ctx context.Context, is *placeStream, answers *answers, at step, plugins []string, object []byte, queued *pluginv1.Queued, p Placement) (*call, error) {
+func (s *service) sendEntering(ctx context.Context, is *placeStream, answers *answers, at step, plugins []string, object *sentPod, queued *pluginv1.Queued, p Placement) (*call, error) {
 	for {
 		c, other := is.sendEntering(at, plugins, p, object, queued, answers.wake)
 		if c != nil {
@@ -185,8 +185,8 @@ func (is *placeStream) hangs(long time.Duration) bool {
 }
 
 // entering returns what is sent of pods, and says of those that cannot be read why.
-func (s *service) entering(ctx context.Context, is *placeStream, pods []Entering, out []Entrance) [][]byte {
-	objects := make([][]byte, len(pods))
+func (s *service) entering(ctx context.Context, is *placeStream, pods []Entering, out []Entrance) []*sentPod {
+	objects := make([]*sentPod, len(pods))
 	if s.Follows {
 		return objects
 	}

@@ -364,8 +364,12 @@ func (s *service) check(d *pluginv1.DescribeResponse) (map[string]*pluginv1.Plug
 		}
 	}
 	for name, p := range used {
-		if d := p.GetDepends(); (d.GetObjects() || d.GetPod()) && !s.Objects {
+		switch d := p.GetDepends(); {
+		case s.Objects:
+		case d.GetObjects() || d.GetPod():
 			return nil, fmt.Errorf("%w: plugin %q depends on Kubernetes objects: say objects: true of the service", errConfig, name)
+		case d.GetAnnotations():
+			return nil, fmt.Errorf("%w: plugin %q depends on annotations of pods: say objects: true of the service", errConfig, name)
 		}
 	}
 	return used, nil

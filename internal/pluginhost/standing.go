@@ -76,19 +76,36 @@ type errUnread struct{ error }
 
 func (e errUnread) Unwrap() error { return e.error }
 
+// sentPod is what is sent of a pod.
+type sentPod struct {
+	object              []byte
+	labels, annotations map[string]string
+}
+
 // objectOf returns what is sent of a pod, nil if nothing is.
-func (is *placeStream) objectOf(ctx context.Context, pod PodOf) (object []byte, err error) {
-	if !is.objects {
+func (is *placeStream) objectOf(ctx context.Context, pod PodOf) (*sentPod, error) {
+	if !is.objects && !is.annotations {
 		return nil, nil
 	}
+	sent := new(sentPod)
 	read, err := pod(ctx)
-	if err == nil {
-		object, err = json.Marshal(read)
+	if err == nil && is.annotations {
+		sent.labels, sent.annotations = read.Labels, sentAnnotations(read)
+	}
+	if err == nil && is.objects {
+		sent.object, err = json.Marshal(read)
 	}
 	if err != nil {
 		return nil, errUnread{fmt.Errorf("read the pod: %w", err)}
 	}
-	return object, nil
+	return sent, nil
+}
+
+// tell adds it to a placement.
+func (p *sentPod) tell(to *pluginv1.Placement) {
+	if p != nil {
+		to.Object, to.PodLabels, to.PodAnnotations = p.object, p.labels, p.annotations
+	}
 }
 
 // standingEach is how much longer a service may take for each placement that it is told of when a stream begins, all together, until it has answered one; then it has its usual time for the next one.
@@ -114,7 +131,7 @@ func (s *service) tellStanding(is *placeStream) error {
 		return &uses[k]
 	}
 	all := slices.DeleteFunc(now.all(), func(p Standing) bool { return useOf(p) == nil })
-	objects, gone := make([][]byte, len(all)), make([]bool, len(all))
+	objects, gone := make([]*sentPod, len(all)), make([]bool, len(all))
 	reads, ctx := errgroup.WithContext(now.ctx) // whoever asks may go meanwhile, and the next one would begin with the first of them
 	reads.SetLimit(readAtOnce)
 	for i, p := range all {
@@ -317,6 +334,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 	s.lost(described)
 	for _, p := range plugins {
 		is.objects = is.objects || p.GetDepends().GetObjects() || p.GetDepends().GetPod()
+		is.annotations = is.annotations || p.GetDepends().GetAnnotations()
 	}
 	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles, HearsActivates: true, HearsAnnotations: true, HearsChanges: true, Stream: is.name}}
 	is.more <- struct{}{}

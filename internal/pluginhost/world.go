@@ -67,6 +67,8 @@ type dependencies struct {
 	pods   bool // one by one
 	object bool
 	pod    bool
+	// annotations is that those of the pod are told.
+	annotations bool
 	// cluster is that all nodes are told, whichever is asked about.
 	cluster bool
 	within  time.Duration // 0: for ever
@@ -78,6 +80,7 @@ func (d *dependencies) add(p *pluginv1.PluginDescription) {
 	d.pods = d.pods || is.GetPods()
 	d.object = d.object || is.GetObjects() || is.GetPod()
 	d.pod = d.pod || is.GetPod()
+	d.annotations = d.annotations || is.GetAnnotations()
 	d.cluster = d.cluster || is.GetCluster()
 	if within := time.Duration(is.GetMilliseconds()) * time.Millisecond; within > 0 && (d.within == 0 || within < d.within) {
 		d.within = within
@@ -103,7 +106,7 @@ type toldPod struct {
 // kindKey tells kinds apart.
 type kindKey struct {
 	engine.Subject
-	object [sha256.Size]byte // zero: without one
+	object [sha256.Size]byte // or annotations alone; zero: without either
 	uid    string            // of the only pod of the kind
 }
 
@@ -228,7 +231,7 @@ func (is *session) drop(k *kind) {
 }
 
 // kindOf returns a kind, and tells it if it is new. The state has its class.
-func (is *session) kindOf(st *cluster.State, key kindKey, object []byte) *kind {
+func (is *session) kindOf(st *cluster.State, key kindKey, object []byte, annotations map[string]string) *kind {
 	if k := is.kinds[key]; k != nil {
 		return k
 	}
@@ -241,7 +244,7 @@ func (is *session) kindOf(st *cluster.State, key kindKey, object []byte) *kind {
 	is.kinds[key] = k
 	class := st.Class(key.Class)
 	m := &pluginv1.Kind{
-		Id: k.id, Priority: key.Priority, SchedulerName: class.Spec.SchedulerName, Object: object,
+		Id: k.id, Priority: key.Priority, SchedulerName: class.Spec.SchedulerName, Object: object, Annotations: annotations,
 		Requested: make(map[string]int64, len(class.Spec.Requests)),
 	}
 	for _, q := range class.Spec.Requests {
@@ -419,7 +422,7 @@ func (is *session) tellPods(st *cluster.State, i cluster.NodeIndex, n *toldNode,
 			was.kind.placed-- // it has other labels now, say
 			m.Removed = append(m.Removed, row.UID)
 		}
-		k := is.kindOf(st, key, nil)
+		k := is.kindOf(st, key, nil, nil)
 		k.placed++
 		n.pods[row.UID] = toldPod{k, hypothetical}
 		m.Added = append(m.Added, &pluginv1.PlacedPod{Uid: row.UID, Name: row.Name, Kind: k.id, Hypothetical: hypothetical})

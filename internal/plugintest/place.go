@@ -127,16 +127,24 @@ func (c *placing) step(step pluginv1.Step, of *pluginv1.Placement) (int64, error
 	told := &pluginv1.Placement{Uid: of.GetUid(), Namespace: of.GetNamespace(), Name: of.GetName(), SchedulerName: of.GetSchedulerName(), Node: of.GetNode()}
 	switch step {
 	case reserve:
-		told.Object, told.Stands, told.Annotations = of.GetObject(), of.GetStands(), of.GetAnnotations()
+		told.Stands, told.Annotations = of.GetStands(), of.GetAnnotations()
+		tellPod(told, of)
 	case preEnqueue:
-		told.Object, told.Node = of.GetObject(), ""
+		told.Node = ""
+		tellPod(told, of)
 	}
 	return c.send(&pluginv1.PlaceRequest{Placement: told, Step: step, Plugins: c.suite.steps[step]})
 }
 
+// tellPod tells of the pod what plugins depend on.
+func tellPod(told, of *pluginv1.Placement) {
+	told.Object, told.PodLabels, told.PodAnnotations = of.GetObject(), of.GetPodLabels(), of.GetPodAnnotations()
+}
+
 // sort asks a plugin where a pod belongs in the queue, which has come as so manyth.
 func (c *placing) sort(plugin string, of *pluginv1.Placement, arrival int) (int64, error) {
-	told := &pluginv1.Placement{Uid: of.GetUid(), Namespace: of.GetNamespace(), Name: of.GetName(), SchedulerName: of.GetSchedulerName(), Object: of.GetObject()}
+	told := &pluginv1.Placement{Uid: of.GetUid(), Namespace: of.GetNamespace(), Name: of.GetName(), SchedulerName: of.GetSchedulerName()}
+	tellPod(told, of)
 	queued := &pluginv1.Queued{SinceUnixNanos: c.suite.began.UnixNano(), FirstUnixNanos: c.suite.began.UnixNano() + int64(arrival), Arrival: int64(arrival)}
 	return c.send(&pluginv1.PlaceRequest{Placement: told, Step: queueSort, Plugins: []string{plugin}, Queued: queued})
 }
@@ -256,6 +264,9 @@ func (s *suite) placement(i int) *pluginv1.Placement {
 	of := &pluginv1.Placement{Uid: uid, Namespace: pod.Namespace, Name: pod.Name, SchedulerName: pod.Spec.SchedulerName, Node: s.sample.nodes[i%len(s.sample.nodes)].Name}
 	if s.sample.objects {
 		of.Object = encoded(pod)
+	}
+	if s.sample.annotations {
+		of.PodLabels, of.PodAnnotations = pod.Labels, pod.Annotations
 	}
 	return of
 }

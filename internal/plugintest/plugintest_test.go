@@ -85,9 +85,9 @@ func honest() []plugin.Plugin {
 // stepping are plugins that take steps, and nothing else. They wait for as long as they are let.
 func stepping() []plugin.Plugin {
 	return []plugin.Plugin{
-		{Name: "Reserves", Depends: plugin.Dependencies{Objects: true}, Reserve: func(_ context.Context, p *plugin.Placement) (*plugin.Rejection, error) {
-			if pod, err := p.Pod(); err != nil || string(pod.UID) != p.UID || pod.Name != p.Name {
-				return nil, fmt.Errorf("the pod is %v, %w", pod, err)
+		{Name: "Reserves", Depends: plugin.Dependencies{Objects: true, Annotations: true}, Reserve: func(_ context.Context, p *plugin.Placement) (*plugin.Rejection, error) {
+			if pod, err := p.Pod(); err != nil || string(pod.UID) != p.UID || pod.Name != p.Name || p.Labels["app"] == "" {
+				return nil, fmt.Errorf("the pod is %v, with labels %v, %w", pod, p.Labels, err)
 			}
 			if p.Stands {
 				return nil, nil
@@ -106,9 +106,9 @@ func stepping() []plugin.Plugin {
 
 // gating are plugins that say which pods may be tried, and nothing else.
 func gating() []plugin.Plugin {
-	return []plugin.Plugin{{Name: "Gates", Depends: plugin.Dependencies{Objects: true}, PreEnqueue: func(_ context.Context, p *plugin.Placement) (*plugin.Rejection, error) {
-		if pod, err := p.Pod(); err != nil || string(pod.UID) != p.UID || p.Node != "" {
-			return nil, fmt.Errorf("the pod is %v, on node %q, %w", pod, p.Node, err)
+	return []plugin.Plugin{{Name: "Gates", Depends: plugin.Dependencies{Objects: true, Annotations: true}, PreEnqueue: func(_ context.Context, p *plugin.Placement) (*plugin.Rejection, error) {
+		if pod, err := p.Pod(); err != nil || string(pod.UID) != p.UID || p.Node != "" || p.Labels["app"] == "" {
+			return nil, fmt.Errorf("the pod is %v, with labels %v, on node %q, %w", pod, p.Labels, p.Node, err)
 		}
 		if strings.HasSuffix(p.Name, "7") {
 			return &plugin.Rejection{Reason: "not yet"}, nil
@@ -121,7 +121,10 @@ func gating() []plugin.Plugin {
 func sorting() []plugin.Plugin {
 	var asked atomic.Int64
 	return []plugin.Plugin{
-		{Name: "Sorts", SortKey: func(_ context.Context, p *plugin.Placement, q plugin.Queued) (int64, error) {
+		{Name: "Sorts", Depends: plugin.Dependencies{Annotations: true}, SortKey: func(_ context.Context, p *plugin.Placement, q plugin.Queued) (int64, error) {
+			if p.Labels["app"] == "" {
+				return 0, errors.New("the pod has no labels")
+			}
 			return int64(q.Attempts), nil
 		}},
 		{Name: "Turns", SortKey: func(context.Context, *plugin.Placement, plugin.Queued) (int64, error) { return asked.Add(1), nil }},
@@ -268,7 +271,7 @@ func TestPluginsAreAskedAboutTheObjectsThatAreGiven(t *testing.T) {
 	}
 	var mu sync.Mutex
 	saw := make(map[string]bool)
-	looks := plugin.Plugin{Name: "Looks", Depends: plugin.Dependencies{Objects: true}}
+	looks := plugin.Plugin{Name: "Looks", Depends: plugin.Dependencies{Objects: true, Annotations: true}}
 	looks.Configure = func(arguments json.RawMessage) (plugin.Plugin, error) {
 		return plugin.Plugin{Filter: func(_ context.Context, kind *plugin.Kind, node *plugin.Node) (*plugin.Refusal, error) {
 			pod, err := kind.Pod()
@@ -282,8 +285,8 @@ func TestPluginsAreAskedAboutTheObjectsThatAreGiven(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			name, _, _ := strings.Cut(object.Name, "-")
-			saw[fmt.Sprintf("%s %s %v; %s %s %v %q %q %v; %s", name, object.Labels["a"], node.Allocatable,
-				kind.Namespace, kind.SchedulerName, kind.Requested, pod.Name, pod.UID, pod.Annotations, arguments)] = true
+			saw[fmt.Sprintf("%s %s %v; %s %s %v %q %q %v %v; %s", name, object.Labels["a"], node.Allocatable,
+				kind.Namespace, kind.SchedulerName, kind.Requested, pod.Name, pod.UID, pod.Annotations, kind.Annotations, arguments)] = true
 			return nil, nil
 		}}, nil
 	}
@@ -294,7 +297,7 @@ func TestPluginsAreAskedAboutTheObjectsThatAreGiven(t *testing.T) {
 	if len(failed) > 0 {
 		t.Errorf("failed: %v", failed)
 	}
-	if want := `mine b map[cpu:4000 pods:10]; shop berth map[cpu:250] "" "" map[a:b]; {"a":1}`; len(saw) != 1 || !saw[want] {
+	if want := `mine b map[cpu:4000 pods:10]; shop berth map[cpu:250] "" "" map[a:b] map[a:b]; {"a":1}`; len(saw) != 1 || !saw[want] {
 		t.Errorf("the plugin saw %q, want %q", slices.Collect(maps.Keys(saw)), want)
 	}
 	failed, _ = run(t, Config{Client: serveHonest(t, looks), Timeout: hang, Arguments: map[string]string{"Books": "{}"}})

@@ -184,6 +184,7 @@ func (s *suite) take(plugins []*pluginv1.PluginDescription) error {
 		s.needsPods = s.needsPods || depends.GetPods()
 		s.sample.objects = s.sample.objects || depends.GetObjects() || depends.GetPod()
 		s.sample.pod = s.sample.pod || depends.GetPod()
+		s.sample.annotations = s.sample.annotations || depends.GetAnnotations()
 		for _, to := range []struct {
 			does bool
 			all  *[]string

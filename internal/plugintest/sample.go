@@ -20,7 +20,7 @@ type sample struct {
 	nodes []*v1.Node
 	pods  []*v1.Pod
 
-	objects, pod bool // plugins of the process depend on them
+	objects, pod, annotations bool // plugins of the process depend on them
 }
 
 // maxKinds is how many pods of a sample are asked about: the first.
@@ -121,6 +121,9 @@ func (s *sample) kind(i int) *pluginv1.Kind {
 	reduced := source.ReducePod(pod)
 	kind := &pluginv1.Kind{
 		Namespace: pod.Namespace, Labels: pod.Labels, Requested: amounts(reduced.Class.Requests), Priority: reduced.Priority, SchedulerName: pod.Spec.SchedulerName,
+	}
+	if s.annotations {
+		kind.Annotations = pod.Annotations
 	}
 	if s.objects {
 		pod.ManagedFields = nil

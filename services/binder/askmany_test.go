@@ -2,6 +2,7 @@ package binder
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,9 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-scheduler/berth/internal/coord"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/plugin"
@@ -461,5 +464,70 @@ func TestPluginServicesAreSentPodsAsTheyWereTold(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// annotated are objects of pods that want a node by an annotation: that of the first letter of their name.
+type annotated struct{ objects }
+
+func (o annotated) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod, err := o.objects.Pod(ctx, namespace, name)
+	if pod != nil {
+		pod.Annotations = map[string]string{"wants": name[:1]}
+	}
+	return pod, err
+}
+
+func (o annotated) LastPod(namespace, name string) *corev1.Pod {
+	pod, _ := o.Pod(context.Background(), namespace, name)
+	return pod
+}
+
+// Pods that differ in annotations alone are judged each by its own, and what was said of those of others holds for them if they are the same. Whoever asks what might be names a pod, and it is asked about by its annotations too.
+func TestAPodGoesWhereItsAnnotationsHaveIt(t *testing.T) {
+	src, judged := newFakeSource(), make(chan string, 100)
+	c := newChoosy(t, plugin.Dependencies{Annotations: true}, func(p *plugin.Plugin) {
+		p.Filter = func(_ context.Context, kind *plugin.Kind, node *plugin.Node) (*plugin.Refusal, error) {
+			_, podErr := kind.Pod()
+			if _, err := node.Object(); err == nil || podErr == nil {
+				return nil, errors.New("objects are told")
+			}
+			judged <- kind.Annotations["wants"] + " on " + node.Name
+			if kind.Annotations["wants"] != node.Name {
+				return &plugin.Refusal{Reason: "another one is wanted"}, nil
+			}
+			return nil, nil
+		}
+	})
+	for _, name := range []string{"a", "b"} {
+		src.setNode(node(name, 4000))
+	}
+	uids := []string{"a0", "b0", "b1", "a1"}
+	for _, uid := range append(uids, "b2") {
+		src.setPod(forChoosy(pod(uid, 10)))
+	}
+	b := start(t, startEtcd(t), src, func(cfg *Config) { cfg.Objects = annotated{objects{src}} }, withChoosy(t, c, func(s *pluginhost.Service) { s.Objects = true }))
+	b.active()
+	if got, want := b.askAll(b.questions(uids...)), []string{"assumed on a", "assumed on b", "assumed on b", "assumed on a"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if n := len(judged); n != 4 {
+		t.Errorf("%d nodes are judged for two kinds of pods, want 4", n)
+	}
+	encoded, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b2", UID: "b2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &questions{ctx: t.Context(), in: make(chan *binderv1.JudgeHypotheticalRequest, 1), out: make(chan *pluginv1.JudgeResponse, 1)}
+	q.in <- &binderv1.JudgeHypotheticalRequest{Service: "s", Request: &pluginv1.JudgeRequest{
+		Id: 1, Kinds: []*pluginv1.Kind{{Id: 1, SchedulerName: "choosy", Object: encoded}}, Nodes: []*pluginv1.Node{{Id: 1, Spec: &pluginv1.NodeSpec{Name: "a"}}, {Id: 2, Spec: &pluginv1.NodeSpec{Name: "b"}}},
+		Questions: []*pluginv1.Question{{Kind: 1, Filters: []string{"Choosy"}, Nodes: []int32{1, 2}}},
+	}}
+	close(q.in)
+	if err := b.JudgeHypothetical(q); err != nil {
+		t.Fatal(err)
+	}
+	if got := (<-q.out).GetAnswers()[0]; got.GetError() != "" || !slices.Equal(got.GetVerdicts(), []uint32{1, 0}) {
+		t.Errorf("in a question b2 is answered %v, want a refused, and b not", got)
 	}
 }

@@ -89,7 +89,7 @@ func (s *Service) JudgeHypothetical(stream binderv1.BinderService_JudgeHypotheti
 			if r.GetRequest() == nil {
 				return rpc.Invalid(rpc.Violation{Field: "request", Description: "it is missing"})
 			}
-			if err := p.Complete(r.GetRequest(), func(like *corev1.Pod) (*corev1.Pod, error) { return t.podLike(ctx, like) }); err != nil {
+			if err := to.Complete(r.GetRequest(), func(like *corev1.Pod) (*corev1.Pod, error) { return t.podLike(ctx, like) }); err != nil {
 				return err
 			}
 			return to.Send(r.GetRequest())

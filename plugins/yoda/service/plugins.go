@@ -28,10 +28,12 @@ type judge struct {
 	profiles *sync.Map // by scheduler name, the arguments that it gives Yoda: those that filter know them, and those that score have none of their own
 }
 
+// depends is what all that is said depends on: which pods are on the node, and what the pod asks for by its labels and its annotation.
+var depends = plugin.Dependencies{Pods: true, Annotations: true}
+
 // Plugins returns the plugins, which judge by cards once synced is closed. Wake has pods tried again.
 func Plugins(cards *keeper.Cards, synced <-chan struct{}, wake func(pods ...string)) []plugin.Plugin {
 	j := &judge{cards: cards, synced: synced, wake: wake, args: new(yoda.Args), now: time.Now, profiles: new(sync.Map)}
-	depends := plugin.Dependencies{Pods: true, Objects: true}
 	main := j.plugin()
 	main.Configure = func(arguments json.RawMessage) (plugin.Plugin, error) {
 		args, err := yoda.ParseArgs(arguments)
@@ -43,7 +45,6 @@ func Plugins(cards *keeper.Cards, synced <-chan struct{}, wake func(pods ...stri
 		with.args = args
 		return with.plugin(), nil
 	}
-	main.Depends = depends
 	plugins := []plugin.Plugin{main}
 	for f := range yoda.Feature(yoda.NumFeatures) {
 		score := plugin.Plugin{Name: Yoda + f.String(), Depends: depends, Score: func(ctx context.Context, kind *plugin.Kind, node *plugin.Node) (int64, error) {
@@ -59,7 +60,7 @@ func Plugins(cards *keeper.Cards, synced <-chan struct{}, wake func(pods ...stri
 
 // plugin returns the plugin Yoda.
 func (j *judge) plugin() plugin.Plugin {
-	return plugin.Plugin{Name: Yoda, Filter: j.filter, Reserve: j.reserve, Unreserve: j.unreserve, SortKey: j.sortKey, Depends: plugin.Dependencies{Pods: true, Objects: true}}
+	return plugin.Plugin{Name: Yoda, Filter: j.filter, Reserve: j.reserve, Unreserve: j.unreserve, SortKey: j.sortKey, Depends: depends}
 }
 
 var errNotSynced = errors.New("the cards of the cluster are not known yet")
@@ -74,30 +75,19 @@ func (j *judge) known() error {
 	}
 }
 
-// requestOf returns what pods of a kind ask for, nil if they ask for no card.
+// requestOf returns what pods of a kind that is asked about ask for, nil if they ask for no card. An error says that they ask for some in a way that is wrong.
 func requestOf(kind *plugin.Kind) (*yoda.Request, error) {
-	pod, err := kind.Pod()
-	if err != nil {
-		return nil, err
-	}
-	r, err := yoda.ParseRequest(kind.Labels, pod.Annotations)
-	if err != nil {
-		return nil, wrongRequest{err}
-	}
-	return r, nil
+	return yoda.ParseRequest(kind.Labels, kind.Annotations)
 }
-
-// wrongRequest is that a pod asks for cards in a way that is wrong.
-type wrongRequest struct{ error }
 
 // filter refuses nodes that have no cards for pods of a kind.
 func (j *judge) filter(_ context.Context, kind *plugin.Kind, node *plugin.Node) (*plugin.Refusal, error) {
 	r, err := requestOf(kind)
-	if wrong := (wrongRequest{}); errors.As(err, &wrong) {
-		return refusal(yoda.Refuse(wrong.error)), nil
+	if err != nil {
+		return refusal(yoda.Refuse(err)), nil
 	}
-	if err != nil || r == nil {
-		return nil, err
+	if r == nil {
+		return nil, nil
 	}
 	if err := j.known(); err != nil {
 		return nil, err
@@ -173,12 +163,8 @@ func (j *judge) suppose(view *yoda.View, kind *plugin.Kind, node *plugin.Node, r
 	return view
 }
 
-// supposedRequest returns what a pod asks for that is on a node in a question only, where one that asks for r is asked about, of another kind. Its object is not told with it, and with that what its annotation says: if it has the same labels, it is one more of those that are asked about, and else it asks for what
-// its labels say.
+// supposedRequest returns what a pod asks for that is on a node in a question only, where one that asks for r is asked about, of another kind or of the same. Its annotations are not told: if it has the same labels, it is one more of those that are asked about, and else it asks for what its labels say.
 func supposedRequest(is, asked *plugin.Kind, r *yoda.Request) *yoda.Request {
-	if asks, err := requestOf(is); err == nil {
-		return asks
-	}
 	if is.Namespace == asked.Namespace && maps.Equal(is.Labels, asked.Labels) {
 		return r
 	}
@@ -199,11 +185,8 @@ type judged struct {
 // score returns a feature of a node for pods of a kind, of the cards that they would get.
 func (j *judge) score(kind *plugin.Kind, node *plugin.Node, f yoda.Feature) (int64, error) {
 	r, err := requestOf(kind)
-	if errors.As(err, new(wrongRequest)) {
-		return 0, nil
-	}
 	if err != nil || r == nil {
-		return 0, err
+		return 0, nil // it is refused, or all nodes are alike to it
 	}
 	if view, _ := j.cards.View(node.Name); !node.Hypothetical {
 		if is, ok := view.Scratch().Load().(*judged); ok && is.kind == kind && is.request == *r {
@@ -225,11 +208,7 @@ func (j *judge) score(kind *plugin.Kind, node *plugin.Node, f yoda.Feature) (int
 
 // sortKey has pods go in the order of their priority, the highest first.
 func (j *judge) sortKey(_ context.Context, p *plugin.Placement, _ plugin.Queued) (int64, error) {
-	pod, err := p.Pod()
-	if err != nil {
-		return 0, err
-	}
-	priority, err := yoda.Priority(pod.Labels)
+	priority, err := yoda.Priority(p.Labels)
 	if err != nil {
 		priority = 0 // it fits nowhere, and is told why there
 	}
@@ -238,15 +217,11 @@ func (j *judge) sortKey(_ context.Context, p *plugin.Placement, _ plugin.Queued)
 
 // reserve chooses a pod's cards, and notes that they are its own. What stands is noted as it is recorded.
 func (j *judge) reserve(_ context.Context, p *plugin.Placement) (*plugin.Rejection, error) {
-	object, err := p.Pod()
-	if err != nil {
-		return nil, err
-	}
-	pod := keeper.Pod{UID: types.UID(p.UID), Namespace: p.Namespace, Name: p.Name, Labels: object.Labels, Annotations: object.Annotations}
+	pod := keeper.Pod{UID: types.UID(p.UID), Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, Annotations: p.PodAnnotations}
 	if p.Stands {
 		return nil, j.stand(p, pod)
 	}
-	r, err := yoda.ParseRequest(object.Labels, object.Annotations)
+	r, err := yoda.ParseRequest(p.Labels, p.PodAnnotations)
 	if err != nil {
 		return &plugin.Rejection{Reason: err.Error()}, nil
 	}

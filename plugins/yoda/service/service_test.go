@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -12,9 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-scheduler/berth/api/scv/v1alpha1"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
@@ -37,16 +34,6 @@ type asked struct {
 	nodes map[string]int32
 
 	hypothetical bool
-}
-
-// encode returns a pod in JSON.
-func encode(t *testing.T, labels, annotations map[string]string) []byte {
-	t.Helper()
-	object, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Labels: labels, Annotations: annotations}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return object
 }
 
 // ask serves the plugins, with nodes of which each has one card, as their collectors tell.
@@ -123,12 +110,12 @@ func (a *asked) question(profile string, labels, annotations map[string]string, 
 	}
 	a.last.judge++
 	request.Id = a.last.judge
-	kind := func(labels map[string]string, object []byte) int32 {
+	kind := func(labels, annotations map[string]string) int32 {
 		a.last.kind++
-		request.Kinds = append(request.Kinds, &pluginv1.Kind{Id: int32(a.last.kind), Namespace: "ns", Labels: labels, SchedulerName: profile, Object: object})
+		request.Kinds = append(request.Kinds, &pluginv1.Kind{Id: int32(a.last.kind), Namespace: "ns", Labels: labels, SchedulerName: profile, Annotations: annotations})
 		return int32(a.last.kind)
 	}
-	q := &pluginv1.Question{Kind: kind(labels, encode(a.t, labels, annotations)), Filters: []string{Yoda}}
+	q := &pluginv1.Question{Kind: kind(labels, annotations), Filters: []string{Yoda}}
 	for _, f := range []yoda.Feature{yoda.Clock, yoda.TotalMemory, yoda.Actual} {
 		q.Scores = append(q.Scores, Yoda+f.String())
 	}
@@ -168,6 +155,12 @@ func (a *asked) question(profile string, labels, annotations map[string]string, 
 // step has Yoda take a step of a pod that goes to node a.
 func (a *asked) step(step pluginv1.Step, uid string, labels map[string]string, stands map[string]string) *pluginv1.PlaceResponse {
 	a.t.Helper()
+	return a.stepOf(step, uid, labels, nil, stands)
+}
+
+// stepOf is step of a pod with annotations.
+func (a *asked) stepOf(step pluginv1.Step, uid string, labels, annotations, stands map[string]string) *pluginv1.PlaceResponse {
+	a.t.Helper()
 	if a.place == nil {
 		stream, err := a.client.Place(a.t.Context())
 		if err != nil {
@@ -179,11 +172,7 @@ func (a *asked) step(step pluginv1.Step, uid string, labels map[string]string, s
 			a.t.Fatal(err)
 		}
 	}
-	object, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: uid, UID: types.UID(uid), Labels: labels}})
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	p := &pluginv1.Placement{Uid: uid, Namespace: "ns", Name: uid, SchedulerName: "default-scheduler", Node: "a", Object: object, Annotations: stands, Stands: stands != nil}
+	p := &pluginv1.Placement{Uid: uid, Namespace: "ns", Name: uid, SchedulerName: "default-scheduler", Node: "a", PodLabels: labels, PodAnnotations: annotations, Annotations: stands, Stands: stands != nil}
 	request := &pluginv1.PlaceRequest{Placement: p, Step: step, Plugins: []string{Yoda}}
 	if step == pluginv1.Step_STEP_QUEUE_SORT {
 		p.Node, request.Queued = "", &pluginv1.Queued{}
@@ -292,6 +281,34 @@ func TestACardIsChosenOnceAndToldToItsPod(t *testing.T) {
 	}
 	if got, _ := a.question("default-scheduler", asks(1), nil, onNode{uid: "p", labels: asks(1)}); got[0] != yoda.ReasonTaken {
 		t.Errorf("refused: %q, want %q", got, yoda.ReasonTaken)
+	}
+}
+
+// What the pod's annotation asks for counts when its cards are chosen, as it did when its node was.
+func TestACardIsChosenAsTheAnnotationAsksForIt(t *testing.T) {
+	a := ask(t, "a")
+	share := map[string]string{yoda.AnnotationRequest: `{"memory":"7Gi","share":true}`}
+	for _, uid := range []string{"p", "q"} {
+		if got := a.stepOf(pluginv1.Step_STEP_RESERVE, uid, asks(1), share, nil).GetAnnotations(); got[yoda.AnnotationCards] != "GPU-a" || got[yoda.AnnotationCardsMemory] != "7168" {
+			t.Errorf("%s is given %v, want 7 GiB of card GPU-a", uid, got)
+		}
+	}
+	if r := a.stepOf(pluginv1.Step_STEP_RESERVE, "r", asks(1), map[string]string{yoda.AnnotationRequest: "{"}, nil); !strings.Contains(r.GetRejection().GetReason(), yoda.AnnotationRequest) {
+		t.Errorf("%v, want a rejection that names the annotation", r)
+	}
+}
+
+// Berth keeps what is said of nodes by what Yoda says that it depends on: to send it more would cost as much as all that it does.
+func TestNoObjectsAreAskedFor(t *testing.T) {
+	a := ask(t)
+	described, err := a.client.Describe(t.Context(), &pluginv1.DescribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range described.GetPlugins() {
+		if d := p.GetDepends(); !d.GetPods() || !d.GetAnnotations() || d.GetObjects() || d.GetPod() || d.GetMilliseconds() != 0 {
+			t.Errorf("%s depends on %v, want pods and annotations", p.GetName(), d)
+		}
 	}
 }
 

@@ -434,7 +434,9 @@ type Dependencies struct {
 	Milliseconds int64 `protobuf:"varint,5,opt,name=milliseconds,proto3" json:"milliseconds,omitempty"`
 	// On other nodes than the one that is asked about, or on the pods there: all nodes are told, and what has changed of them, before anything is asked, and no answer is kept from one attempt of a
 	// pod to the next. A pod is placed by an answer though other nodes have changed meanwhile.
-	Cluster       bool `protobuf:"varint,6,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster bool `protobuf:"varint,6,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// On the annotations of the pod that is asked about. With pods of a cluster that has an API server. Much cheaper than objects: nothing else of the pod is sent, and nothing of nodes.
+	Annotations   bool `protobuf:"varint,7,opt,name=annotations,proto3" json:"annotations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -507,6 +509,13 @@ func (x *Dependencies) GetMilliseconds() int64 {
 func (x *Dependencies) GetCluster() bool {
 	if x != nil {
 		return x.Cluster
+	}
+	return false
+}
+
+func (x *Dependencies) GetAnnotations() bool {
+	if x != nil {
+		return x.Annotations
 	}
 	return false
 }
@@ -812,7 +821,9 @@ type Kind struct {
 	SchedulerName string `protobuf:"bytes,6,opt,name=scheduler_name,json=schedulerName,proto3" json:"scheduler_name,omitempty"`
 	// If some plugin of the process depends on objects, and the kind is asked about: the v1.Pod in JSON, without what tells pods of a kind apart: name, UID, times, status,
 	// managedFields, and the volume with the pod's own token. Pods whose objects differ in anything else are of different kinds. If the plugin depends on the pod, all of it but managedFields.
-	Object        []byte `protobuf:"bytes,7,opt,name=object,proto3" json:"object,omitempty"`
+	Object []byte `protobuf:"bytes,7,opt,name=object,proto3" json:"object,omitempty"`
+	// metadata.annotations, if the kind is asked about and some plugin that its profile uses depends on annotations. Pods that differ in them are of different kinds. Pods on nodes are of kinds without them. What is no UTF-8 in a value is replaced by U+FFFD.
+	Annotations   map[string]string `protobuf:"bytes,8,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -892,6 +903,13 @@ func (x *Kind) GetSchedulerName() string {
 func (x *Kind) GetObject() []byte {
 	if x != nil {
 		return x.Object
+	}
+	return nil
+}
+
+func (x *Kind) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
 	}
 	return nil
 }
@@ -1941,9 +1959,13 @@ type Placement struct {
 	// What plugins have chosen for the pod when it was reserved, of all services. Not with STEP_PRE_ENQUEUE and STEP_QUEUE_SORT, which come before that.
 	Annotations map[string]string `protobuf:"bytes,7,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// With STEP_RESERVE: the placement has been reserved before, here or elsewhere, and what was chosen for the pod then is recorded: it is in annotations, and nothing else is chosen.
-	Stands        bool `protobuf:"varint,8,opt,name=stands,proto3" json:"stands,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Stands bool `protobuf:"varint,8,opt,name=stands,proto3" json:"stands,omitempty"`
+	// metadata.labels of the pod, with STEP_RESERVE, STEP_PRE_ENQUEUE and STEP_QUEUE_SORT, if some plugin of the process depends on annotations.
+	PodLabels map[string]string `protobuf:"bytes,9,rep,name=pod_labels,json=podLabels,proto3" json:"pod_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// metadata.annotations of the pod, with the same steps, if some plugin of the process depends on annotations. What is no UTF-8 in a value is replaced by U+FFFD.
+	PodAnnotations map[string]string `protobuf:"bytes,10,rep,name=pod_annotations,json=podAnnotations,proto3" json:"pod_annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Placement) Reset() {
@@ -2030,6 +2052,20 @@ func (x *Placement) GetStands() bool {
 		return x.Stands
 	}
 	return false
+}
+
+func (x *Placement) GetPodLabels() map[string]string {
+	if x != nil {
+		return x.PodLabels
+	}
+	return nil
+}
+
+func (x *Placement) GetPodAnnotations() map[string]string {
+	if x != nil {
+		return x.PodAnnotations
+	}
+	return nil
 }
 
 // PlaceResponse answers a step. Without rejection and error it has succeeded.
@@ -2265,14 +2301,15 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x05binds\x18\v \x01(\bR\x05binds\x12!\n" +
 	"\fpre_enqueues\x18\f \x01(\bR\vpreEnqueues\x12\x1f\n" +
 	"\vqueue_sorts\x18\r \x01(\bR\n" +
-	"queueSorts\"\xaa\x01\n" +
+	"queueSorts\"\xcc\x01\n" +
 	"\fDependencies\x12\x1c\n" +
 	"\trequested\x18\x01 \x01(\bR\trequested\x12\x12\n" +
 	"\x04pods\x18\x02 \x01(\bR\x04pods\x12\x18\n" +
 	"\aobjects\x18\x03 \x01(\bR\aobjects\x12\x10\n" +
 	"\x03pod\x18\x04 \x01(\bR\x03pod\x12\"\n" +
 	"\fmilliseconds\x18\x05 \x01(\x03R\fmilliseconds\x12\x18\n" +
-	"\acluster\x18\x06 \x01(\bR\acluster\"\x8e\x03\n" +
+	"\acluster\x18\x06 \x01(\bR\acluster\x12 \n" +
+	"\vannotations\x18\a \x01(\bR\vannotations\"\x8e\x03\n" +
 	"\fJudgeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x12+\n" +
@@ -2291,7 +2328,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\targuments\x18\x02 \x03(\v2 .berth.plugin.v1.PluginArgumentsR\targuments\"=\n" +
 	"\x0fPluginArguments\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x12\n" +
-	"\x04json\x18\x02 \x01(\fR\x04json\"\x87\x03\n" +
+	"\x04json\x18\x02 \x01(\fR\x04json\"\x91\x04\n" +
 	"\x04Kind\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -2299,13 +2336,17 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\trequested\x18\x04 \x03(\v2$.berth.plugin.v1.Kind.RequestedEntryR\trequested\x12\x1a\n" +
 	"\bpriority\x18\x05 \x01(\x05R\bpriority\x12%\n" +
 	"\x0escheduler_name\x18\x06 \x01(\tR\rschedulerName\x12\x16\n" +
-	"\x06object\x18\a \x01(\fR\x06object\x1a9\n" +
+	"\x06object\x18\a \x01(\fR\x06object\x12H\n" +
+	"\vannotations\x18\b \x03(\v2&.berth.plugin.v1.Kind.AnnotationsEntryR\vannotations\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
 	"\x0eRequestedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xb0\x02\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb0\x02\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12-\n" +
 	"\x04spec\x18\x02 \x01(\v2\x19.berth.plugin.v1.NodeSpecR\x04spec\x12B\n" +
@@ -2391,7 +2432,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\aarrival\x18\x03 \x01(\x03R\aarrival\x12\x1a\n" +
 	"\battempts\x18\x04 \x01(\x05R\battempts\x12$\n" +
 	"\runschedulable\x18\x05 \x01(\x05R\runschedulable\x12\x16\n" +
-	"\x06errors\x18\x06 \x01(\x05R\x06errors\"\xc9\x02\n" +
+	"\x06errors\x18\x06 \x01(\x05R\x06errors\"\xed\x04\n" +
 	"\tPlacement\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -2400,8 +2441,18 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x04node\x18\x05 \x01(\tR\x04node\x12\x16\n" +
 	"\x06object\x18\x06 \x01(\fR\x06object\x12M\n" +
 	"\vannotations\x18\a \x03(\v2+.berth.plugin.v1.Placement.AnnotationsEntryR\vannotations\x12\x16\n" +
-	"\x06stands\x18\b \x01(\bR\x06stands\x1a>\n" +
+	"\x06stands\x18\b \x01(\bR\x06stands\x12H\n" +
+	"\n" +
+	"pod_labels\x18\t \x03(\v2).berth.plugin.v1.Placement.PodLabelsEntryR\tpodLabels\x12W\n" +
+	"\x0fpod_annotations\x18\n" +
+	" \x03(\v2..berth.plugin.v1.Placement.PodAnnotationsEntryR\x0epodAnnotations\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
+	"\x0ePodLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aA\n" +
+	"\x13PodAnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf4\x03\n" +
 	"\rPlaceResponse\x12\x0e\n" +
@@ -2460,7 +2511,7 @@ func file_berth_plugin_v1_plugin_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_plugin_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_berth_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	(Normalization)(0),        // 0: berth.plugin.v1.Normalization
 	(Step)(0),                 // 1: berth.plugin.v1.Step
@@ -2490,11 +2541,14 @@ var file_berth_plugin_v1_plugin_proto_goTypes = []any{
 	(*Rejection)(nil),         // 25: berth.plugin.v1.Rejection
 	nil,                       // 26: berth.plugin.v1.Kind.LabelsEntry
 	nil,                       // 27: berth.plugin.v1.Kind.RequestedEntry
-	nil,                       // 28: berth.plugin.v1.Node.RequestedEntry
-	nil,                       // 29: berth.plugin.v1.NodeSpec.LabelsEntry
-	nil,                       // 30: berth.plugin.v1.NodeSpec.AllocatableEntry
-	nil,                       // 31: berth.plugin.v1.Placement.AnnotationsEntry
-	nil,                       // 32: berth.plugin.v1.PlaceResponse.AnnotationsEntry
+	nil,                       // 28: berth.plugin.v1.Kind.AnnotationsEntry
+	nil,                       // 29: berth.plugin.v1.Node.RequestedEntry
+	nil,                       // 30: berth.plugin.v1.NodeSpec.LabelsEntry
+	nil,                       // 31: berth.plugin.v1.NodeSpec.AllocatableEntry
+	nil,                       // 32: berth.plugin.v1.Placement.AnnotationsEntry
+	nil,                       // 33: berth.plugin.v1.Placement.PodLabelsEntry
+	nil,                       // 34: berth.plugin.v1.Placement.PodAnnotationsEntry
+	nil,                       // 35: berth.plugin.v1.PlaceResponse.AnnotationsEntry
 }
 var file_berth_plugin_v1_plugin_proto_depIdxs = []int32{
 	4,  // 0: berth.plugin.v1.DescribeResponse.plugins:type_name -> berth.plugin.v1.PluginDescription
@@ -2508,35 +2562,38 @@ var file_berth_plugin_v1_plugin_proto_depIdxs = []int32{
 	9,  // 8: berth.plugin.v1.Profile.arguments:type_name -> berth.plugin.v1.PluginArguments
 	26, // 9: berth.plugin.v1.Kind.labels:type_name -> berth.plugin.v1.Kind.LabelsEntry
 	27, // 10: berth.plugin.v1.Kind.requested:type_name -> berth.plugin.v1.Kind.RequestedEntry
-	12, // 11: berth.plugin.v1.Node.spec:type_name -> berth.plugin.v1.NodeSpec
-	28, // 12: berth.plugin.v1.Node.requested:type_name -> berth.plugin.v1.Node.RequestedEntry
-	14, // 13: berth.plugin.v1.Node.added:type_name -> berth.plugin.v1.PlacedPod
-	29, // 14: berth.plugin.v1.NodeSpec.labels:type_name -> berth.plugin.v1.NodeSpec.LabelsEntry
-	13, // 15: berth.plugin.v1.NodeSpec.taints:type_name -> berth.plugin.v1.Taint
-	30, // 16: berth.plugin.v1.NodeSpec.allocatable:type_name -> berth.plugin.v1.NodeSpec.AllocatableEntry
-	19, // 17: berth.plugin.v1.Question.refusals:type_name -> berth.plugin.v1.Refusal
-	17, // 18: berth.plugin.v1.JudgeResponse.answers:type_name -> berth.plugin.v1.Answer
-	19, // 19: berth.plugin.v1.Answer.refusals:type_name -> berth.plugin.v1.Refusal
-	20, // 20: berth.plugin.v1.Answer.scores:type_name -> berth.plugin.v1.Scores
-	18, // 21: berth.plugin.v1.Answer.post_filtered:type_name -> berth.plugin.v1.PostFiltered
-	8,  // 22: berth.plugin.v1.PlaceRequest.profiles:type_name -> berth.plugin.v1.Profile
-	23, // 23: berth.plugin.v1.PlaceRequest.placement:type_name -> berth.plugin.v1.Placement
-	1,  // 24: berth.plugin.v1.PlaceRequest.step:type_name -> berth.plugin.v1.Step
-	22, // 25: berth.plugin.v1.PlaceRequest.queued:type_name -> berth.plugin.v1.Queued
-	31, // 26: berth.plugin.v1.Placement.annotations:type_name -> berth.plugin.v1.Placement.AnnotationsEntry
-	25, // 27: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
-	32, // 28: berth.plugin.v1.PlaceResponse.annotations:type_name -> berth.plugin.v1.PlaceResponse.AnnotationsEntry
-	2,  // 29: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
-	6,  // 30: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
-	21, // 31: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
-	3,  // 32: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
-	16, // 33: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
-	24, // 34: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
-	32, // [32:35] is the sub-list for method output_type
-	29, // [29:32] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	28, // 11: berth.plugin.v1.Kind.annotations:type_name -> berth.plugin.v1.Kind.AnnotationsEntry
+	12, // 12: berth.plugin.v1.Node.spec:type_name -> berth.plugin.v1.NodeSpec
+	29, // 13: berth.plugin.v1.Node.requested:type_name -> berth.plugin.v1.Node.RequestedEntry
+	14, // 14: berth.plugin.v1.Node.added:type_name -> berth.plugin.v1.PlacedPod
+	30, // 15: berth.plugin.v1.NodeSpec.labels:type_name -> berth.plugin.v1.NodeSpec.LabelsEntry
+	13, // 16: berth.plugin.v1.NodeSpec.taints:type_name -> berth.plugin.v1.Taint
+	31, // 17: berth.plugin.v1.NodeSpec.allocatable:type_name -> berth.plugin.v1.NodeSpec.AllocatableEntry
+	19, // 18: berth.plugin.v1.Question.refusals:type_name -> berth.plugin.v1.Refusal
+	17, // 19: berth.plugin.v1.JudgeResponse.answers:type_name -> berth.plugin.v1.Answer
+	19, // 20: berth.plugin.v1.Answer.refusals:type_name -> berth.plugin.v1.Refusal
+	20, // 21: berth.plugin.v1.Answer.scores:type_name -> berth.plugin.v1.Scores
+	18, // 22: berth.plugin.v1.Answer.post_filtered:type_name -> berth.plugin.v1.PostFiltered
+	8,  // 23: berth.plugin.v1.PlaceRequest.profiles:type_name -> berth.plugin.v1.Profile
+	23, // 24: berth.plugin.v1.PlaceRequest.placement:type_name -> berth.plugin.v1.Placement
+	1,  // 25: berth.plugin.v1.PlaceRequest.step:type_name -> berth.plugin.v1.Step
+	22, // 26: berth.plugin.v1.PlaceRequest.queued:type_name -> berth.plugin.v1.Queued
+	32, // 27: berth.plugin.v1.Placement.annotations:type_name -> berth.plugin.v1.Placement.AnnotationsEntry
+	33, // 28: berth.plugin.v1.Placement.pod_labels:type_name -> berth.plugin.v1.Placement.PodLabelsEntry
+	34, // 29: berth.plugin.v1.Placement.pod_annotations:type_name -> berth.plugin.v1.Placement.PodAnnotationsEntry
+	25, // 30: berth.plugin.v1.PlaceResponse.rejection:type_name -> berth.plugin.v1.Rejection
+	35, // 31: berth.plugin.v1.PlaceResponse.annotations:type_name -> berth.plugin.v1.PlaceResponse.AnnotationsEntry
+	2,  // 32: berth.plugin.v1.PluginService.Describe:input_type -> berth.plugin.v1.DescribeRequest
+	6,  // 33: berth.plugin.v1.PluginService.Judge:input_type -> berth.plugin.v1.JudgeRequest
+	21, // 34: berth.plugin.v1.PluginService.Place:input_type -> berth.plugin.v1.PlaceRequest
+	3,  // 35: berth.plugin.v1.PluginService.Describe:output_type -> berth.plugin.v1.DescribeResponse
+	16, // 36: berth.plugin.v1.PluginService.Judge:output_type -> berth.plugin.v1.JudgeResponse
+	24, // 37: berth.plugin.v1.PluginService.Place:output_type -> berth.plugin.v1.PlaceResponse
+	35, // [35:38] is the sub-list for method output_type
+	32, // [32:35] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_berth_plugin_v1_plugin_proto_init() }
@@ -2550,7 +2607,7 @@ func file_berth_plugin_v1_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_plugin_v1_plugin_proto_rawDesc), len(file_berth_plugin_v1_plugin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   31,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
