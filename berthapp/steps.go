@@ -67,7 +67,7 @@ var stepPoints = map[pluginv1.Step]string{
 }
 
 // Tell has plugins see the cluster as it is, until somebody judges. The process has read the profiles.
-func (s *steps) Tell([]*pluginv1.Profile) error {
+func (s *steps) Tell(*pluginv1.PlaceRequest) error {
 	s.profile.outdated()
 	return nil
 }

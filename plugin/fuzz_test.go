@@ -135,7 +135,7 @@ func FuzzSteps(f *testing.F) {
 		}
 		return text
 	}
-	first, err := proto.Marshal(&pluginv1.PlaceRequest{Id: 1})
+	first, err := proto.Marshal(&pluginv1.PlaceRequest{Id: 1, TellsAnnotations: true})
 	if err != nil {
 		f.Fatal(err)
 	}

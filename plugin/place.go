@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
@@ -68,7 +70,14 @@ func (s *service) Place(stream pluginv1.PluginService_PlaceServer) error {
 }
 
 // Tell takes up the profiles that are told.
-func (p *steps) Tell(profiles []*pluginv1.Profile) error { return p.tell(1, profiles) }
+func (p *steps) Tell(first *pluginv1.PlaceRequest) error {
+	for _, plugin := range p.service.describe.GetPlugins() {
+		if plugin.GetDepends().GetAnnotations() && !first.GetTellsAnnotations() {
+			return status.Errorf(codes.FailedPrecondition, "plugin %s depends on annotations of pods, and the binder is of a release that tells none: upgrade it first", plugin.GetName())
+		}
+	}
+	return p.tell(1, first.GetProfiles())
+}
 
 // Takes reports whether a plugin takes a step.
 func (p *steps) Takes(plugin string, step pluginv1.Step) bool {

@@ -290,6 +290,22 @@ func TestAPluginGetsTheSamePlacementUntilItIsOver(t *testing.T) {
 	})
 }
 
+// A binder that knows nothing of annotations would have them be none.
+func TestABinderThatTellsNoAnnotationsIsRefused(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		with := stepping("A", new(history))
+		with.Depends.Annotations = true
+		client, _ := inMemory(t, with)
+		for tells, want := range map[bool]codes.Code{true: codes.OK, false: codes.FailedPrecondition} {
+			p := opened(t, client)
+			p.request(&pluginv1.PlaceRequest{TellsAnnotations: tells})
+			if got := status.Code(p.ended()); got != want {
+				t.Errorf("tells annotations: %v: the stream ends with %v, want %v", tells, got, want)
+			}
+		}
+	})
+}
+
 func TestThePluginThatDoesNotSucceedEndsTheStep(t *testing.T) {
 	why := &Rejection{Reason: "no license"}
 	steps := map[string]struct {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -161,7 +162,21 @@ type Kind struct {
 	// Annotations are metadata.annotations, if some plugin that the profile uses depends on annotations. Kinds that are only on nodes have none, whatever their pods have.
 	Annotations map[string]string
 
-	pod func() (*corev1.Pod, error)
+	pod  func() (*corev1.Pod, error)
+	kept *sync.Map // nil: nothing is
+}
+
+// Once returns what a function returns that it calls for the kind the first time that it is asked by a key, as kube-scheduler's PreFilter and PreScore work out for a pod what Filter and Score then need for each node. The key is of a type of the caller's own; what is returned is only to be read, for others have it too. It is forgotten when
+// the kind is another one. The function may be called more than once if several goroutines ask at a time, and then all get the same.
+func (k *Kind) Once(key any, f func() any) any {
+	if k.kept == nil {
+		return f()
+	}
+	if is, ok := k.kept.Load(key); ok {
+		return is
+	}
+	is, _ := k.kept.LoadOrStore(key, f())
+	return is
 }
 
 // Pod returns the pod as Kubernetes has it, but without what tells pods of a kind apart: name, UID, times, status, managedFields, and the volume with its own token. A plugin

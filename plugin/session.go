@@ -139,7 +139,7 @@ func (s *session) setKind(told *pluginv1.Kind) {
 	}
 	*kind = Kind{
 		Namespace: told.GetNamespace(), Labels: told.GetLabels(), Requested: told.GetRequested(), Priority: told.GetPriority(), SchedulerName: told.GetSchedulerName(),
-		Annotations: told.GetAnnotations(), pod: decoded[corev1.Pod](told.GetObject()),
+		Annotations: told.GetAnnotations(), kept: new(sync.Map), pod: decoded[corev1.Pod](told.GetObject()),
 	}
 }
 

@@ -39,8 +39,15 @@ func (m *modelled) print(kind, id int32) string {
 
 // printed is what a plugin sees.
 func printed(kind *Kind, n *Node) string {
+	type once struct{}
 	show := func(k *Kind) string {
-		return fmt.Sprint(k.Namespace, k.Labels, k.Requested, k.Priority, k.SchedulerName, k.Annotations)
+		is := func() any {
+			return fmt.Sprint(k.Namespace, k.Labels, k.Requested, k.Priority, k.SchedulerName, k.Annotations)
+		}
+		if kept := k.Once(once{}, is); kept != is() {
+			return fmt.Sprintf("%v, and what is kept of it is %v", is(), kept)
+		}
+		return is().(string)
 	}
 	out := []string{show(kind), fmt.Sprint(n.Name, n.Labels, n.Unschedulable, n.Allocatable, len(n.Taints)), fmt.Sprint(n.Requested["cpu"], n.PodCount)}
 	for _, uid := range slices.Sorted(maps.Keys(n.Pods)) {

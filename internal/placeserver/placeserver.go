@@ -46,8 +46,8 @@ var (
 
 // Taker takes the steps of one stream. It is safe for concurrent use, for steps of different pods.
 type Taker interface {
-	// Tell takes up the profiles that the first request tells. An error ends the stream.
-	Tell(profiles []*pluginv1.Profile) error
+	// Tell takes up what the first request tells, profiles above all. An error ends the stream.
+	Tell(first *pluginv1.PlaceRequest) error
 	// Takes reports whether there is a plugin of a name that takes a step.
 	Takes(plugin string, step pluginv1.Step) bool
 	// Keep returns what is kept of a placement that has not been told of before, as Placement.Of. Each STEP_PRE_ENQUEUE, and each STEP_QUEUE_SORT, has one of its own.
@@ -246,7 +246,7 @@ func (p *stream) take(req *pluginv1.PlaceRequest) error {
 	p.reserves.hear(req)
 	told := req.GetPlacement()
 	if p.last == 1 {
-		if err := p.taker.Tell(req.GetProfiles()); err != nil {
+		if err := p.taker.Tell(req); err != nil {
 			return err
 		}
 		switch {

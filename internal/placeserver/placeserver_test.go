@@ -43,7 +43,7 @@ func (a *asking) Recv() (*pluginv1.PlaceRequest, error) {
 // silent takes all steps, and notes which objects it is shown.
 type silent struct{ steps []string }
 
-func (s *silent) Tell([]*pluginv1.Profile) error { return nil }
+func (s *silent) Tell(*pluginv1.PlaceRequest) error { return nil }
 
 func (s *silent) Takes(string, pluginv1.Step) bool { return true }
 

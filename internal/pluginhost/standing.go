@@ -336,7 +336,7 @@ func (s *service) beginPlacing(ctx context.Context, epoch cluster.Epoch) (is *pl
 		is.objects = is.objects || p.GetDepends().GetObjects() || p.GetDepends().GetPod()
 		is.annotations = is.annotations || p.GetDepends().GetAnnotations()
 	}
-	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles, HearsActivates: true, HearsAnnotations: true, HearsChanges: true, Stream: is.name}}
+	is.outbox = []*pluginv1.PlaceRequest{{Id: 1, Profiles: s.profiles, HearsActivates: true, HearsAnnotations: true, HearsChanges: true, TellsAnnotations: true, Stream: is.name}}
 	is.more <- struct{}{}
 	is.running.Go(is.sends)
 	is.running.Go(is.receives)

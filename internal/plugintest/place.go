@@ -90,7 +90,7 @@ func (s *suite) openPlacing(ctx context.Context) (*placing, error) {
 		suite: s, place: place, asked: make(map[int64]*pluginv1.PlaceRequest), waits: make(map[int64]bool), said: make(map[int64]*pluginv1.PlaceResponse),
 		cause: func() error { return context.Cause(ctx) }, cancel: cancel,
 	}
-	if _, err := c.send(&pluginv1.PlaceRequest{Profiles: s.profiles(), HearsAnnotations: true}); err != nil {
+	if _, err := c.send(&pluginv1.PlaceRequest{Profiles: s.profiles(), HearsAnnotations: true, TellsAnnotations: true}); err != nil {
 		cancel(nil)
 		return nil, err
 	}
@@ -113,12 +113,14 @@ func (c *placing) send(req *pluginv1.PlaceRequest) (int64, error) {
 	}
 	return req.Id, c.bounded(fmt.Sprintf("send request %d", req.Id), func() error {
 		err := c.place.Send(req)
-		for errors.Is(err, io.EOF) { // why, Recv knows
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+		for { // why, Recv knows, behind what has been answered
 			if _, why := c.place.Recv(); why != nil {
-				err = why
+				return why
 			}
 		}
-		return err
 	})
 }
 

@@ -77,8 +77,21 @@ func (j *judge) known() error {
 
 // requestOf returns what pods of a kind that is asked about ask for, nil if they ask for no card. An error says that they ask for some in a way that is wrong.
 func requestOf(kind *plugin.Kind) (*yoda.Request, error) {
-	return yoda.ParseRequest(kind.Labels, kind.Annotations)
+	is := kind.Once(requestKey{}, func() any {
+		r, err := yoda.ParseRequest(kind.Labels, kind.Annotations)
+		return parsed{r, err}
+	}).(parsed)
+	return is.request, is.err
 }
+
+// parsed is what requestOf has worked out of a kind, and requestKey its key there.
+type (
+	parsed struct {
+		request *yoda.Request
+		err     error
+	}
+	requestKey struct{}
+)
 
 // filter refuses nodes that have no cards for pods of a kind.
 func (j *judge) filter(_ context.Context, kind *plugin.Kind, node *plugin.Node) (*plugin.Refusal, error) {

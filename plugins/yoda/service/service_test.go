@@ -168,7 +168,7 @@ func (a *asked) stepOf(step pluginv1.Step, uid string, labels, annotations, stan
 		}
 		a.place = stream
 		a.last.place = 1
-		if err := stream.Send(&pluginv1.PlaceRequest{Id: 1, Profiles: profiles, HearsAnnotations: true, HearsActivates: true}); err != nil {
+		if err := stream.Send(&pluginv1.PlaceRequest{Id: 1, Profiles: profiles, HearsAnnotations: true, TellsAnnotations: true, HearsActivates: true}); err != nil {
 			a.t.Fatal(err)
 		}
 	}

@@ -1745,9 +1745,11 @@ type PlaceRequest struct {
 	// In the first request of a stream: PlaceResponse.changes and all_changed are heard.
 	HearsChanges bool `protobuf:"varint,9,opt,name=hears_changes,json=hearsChanges,proto3" json:"hears_changes,omitempty"`
 	// In the first request of a stream: by which JudgeRequest.behind names it. No other stream has the same.
-	Stream        string `protobuf:"bytes,10,opt,name=stream,proto3" json:"stream,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Stream string `protobuf:"bytes,10,opt,name=stream,proto3" json:"stream,omitempty"`
+	// In the first request of a stream: Placement.pod_labels and pod_annotations are told to who depends on annotations. Who does, and is not told so, has nothing to go by: it ends the stream with FAILED_PRECONDITION.
+	TellsAnnotations bool `protobuf:"varint,11,opt,name=tells_annotations,json=tellsAnnotations,proto3" json:"tells_annotations,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *PlaceRequest) Reset() {
@@ -1848,6 +1850,13 @@ func (x *PlaceRequest) GetStream() string {
 		return x.Stream
 	}
 	return ""
+}
+
+func (x *PlaceRequest) GetTellsAnnotations() bool {
+	if x != nil {
+		return x.TellsAnnotations
+	}
+	return false
 }
 
 // Queued is how a pod waits.
@@ -2413,7 +2422,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
 	"\funresolvable\x18\x03 \x01(\bR\funresolvable\" \n" +
 	"\x06Scores\x12\x16\n" +
-	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\x97\x03\n" +
+	"\x06scores\x18\x01 \x03(\x05R\x06scores\"\xc4\x03\n" +
 	"\fPlaceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x128\n" +
@@ -2425,7 +2434,8 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x11hears_annotations\x18\b \x01(\bR\x10hearsAnnotations\x12#\n" +
 	"\rhears_changes\x18\t \x01(\bR\fhearsChanges\x12\x16\n" +
 	"\x06stream\x18\n" +
-	" \x01(\tR\x06stream\"\xd0\x01\n" +
+	" \x01(\tR\x06stream\x12+\n" +
+	"\x11tells_annotations\x18\v \x01(\bR\x10tellsAnnotations\"\xd0\x01\n" +
 	"\x06Queued\x12(\n" +
 	"\x10since_unix_nanos\x18\x01 \x01(\x03R\x0esinceUnixNanos\x12(\n" +
 	"\x10first_unix_nanos\x18\x02 \x01(\x03R\x0efirstUnixNanos\x12\x18\n" +
