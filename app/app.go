@@ -52,6 +52,8 @@ type Made struct {
 	Plugins []plugin.Plugin
 	// Activator has Berth try pods that wait; nil: there is none.
 	Activator *plugin.Activator
+	// Ready is closed when the plugins can answer, as plugin.Config has it; nil: they can.
+	Ready <-chan struct{}
 	// Run runs beside the plugins until its context ends, or fails, and then the process ends. nil: nothing runs.
 	Run func(ctx context.Context) error
 }

@@ -137,7 +137,7 @@ func (f *serveFlags) serve(ctx context.Context, s *Service) error {
 	}
 	g.Go(func() error {
 		defer end()
-		return plugin.Serve(serving, plugin.Config{Listen: f.listen, TLS: f.tls, InsecurePlaintext: f.plaintext, Plugins: made.Plugins, Activator: made.Activator, Log: log})
+		return plugin.Serve(serving, plugin.Config{Listen: f.listen, TLS: f.tls, InsecurePlaintext: f.plaintext, Plugins: made.Plugins, Activator: made.Activator, Ready: made.Ready, Log: log})
 	})
 	if err := g.Wait(); err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) {
 		return fmt.Errorf("compiled-in service %q: %w", s.Name, err)

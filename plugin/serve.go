@@ -42,6 +42,8 @@ type Config struct {
 	InsecurePlaintext bool
 	// Activator has Berth try pods that wait, and ask about nodes again that have changed for the plugins. It is of one Serve at a time. nil: there is none.
 	Activator *Activator
+	// Ready is closed when the plugins can answer. Until then Berth is told that they cannot yet, and pods of profiles that use them wait, or fail if nothing of the process sorts the queue: what takes long is to be given up some time. nil: they can.
+	Ready <-chan struct{}
 	// Log is where panics of plugins go, with their stacks. nil discards.
 	Log *slog.Logger
 }
@@ -76,6 +78,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	service.ready = cfg.Ready
 	if cfg.Activator != nil {
 		service.placing, service.describe.Activates = &cfg.Activator.server, true
 	}
@@ -182,6 +185,7 @@ type service struct {
 	describe *pluginv1.DescribeResponse
 	plugins  map[string]*Plugin
 	allow    func(context.Context) error // nil: everybody
+	ready    <-chan struct{}             // nil: it is
 	log      *slog.Logger
 
 	placing *placeserver.Server
@@ -214,6 +218,13 @@ func (s *service) Describe(ctx context.Context, _ *pluginv1.DescribeRequest) (*p
 	if s.allow != nil {
 		if err := s.allow(ctx); err != nil {
 			return nil, err
+		}
+	}
+	if s.ready != nil {
+		select {
+		case <-s.ready:
+		default:
+			return nil, status.Error(codes.FailedPrecondition, "the plugins are not ready yet")
 		}
 	}
 	return s.describe, nil

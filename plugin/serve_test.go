@@ -253,3 +253,17 @@ func TestAProcessThatBerthRunsServesWhereItSays(t *testing.T) {
 		}
 	}
 }
+
+func TestWhoIsNotReadyDescribesNothingYet(t *testing.T) {
+	ready := make(chan struct{})
+	client := dial(t, serve(t, Config{Plugins: one, Ready: ready}).address)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
+	defer cancel()
+	if got, err := client.Describe(ctx, &pluginv1.DescribeRequest{}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("before: %v, %v", got, err)
+	}
+	close(ready)
+	if got, err := client.Describe(ctx, &pluginv1.DescribeRequest{}); err != nil || len(got.GetPlugins()) != 1 {
+		t.Errorf("behind it: %v, %v", got, err)
+	}
+}

@@ -3,6 +3,8 @@ package service
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
@@ -31,11 +33,14 @@ const (
 // newService makes the plugins, and what keeps them informed.
 func newService(e app.Environment) (*app.Made, error) {
 	cards, activator := keeper.New(), new(plugin.Activator)
-	synced := make(chan struct{})
+	synced, ready := make(chan struct{}), make(chan struct{})
 	if err := e.Metrics.Register(keeper.Collector(cards, synced)); err != nil {
 		return nil, fmt.Errorf("register the metrics of Yoda: %w", err)
 	}
 	run := func(ctx context.Context) error {
+		var waiting sync.WaitGroup
+		defer waiting.Wait()
+		waiting.Go(func() { soon(ctx, synced, ready) })
 		cfg, err := e.Kubeconfig()
 		if err != nil {
 			return err
@@ -56,5 +61,21 @@ func newService(e app.Environment) (*app.Made, error) {
 			Cards: cards, Kube: kube, Dynamic: dyn, Changed: activator.Changed, Wake: activator.Wake, Log: e.Log, Synced: synced,
 		}).Run(ctx)
 	}
-	return &app.Made{Plugins: Plugins(cards, synced, activator.Wake), Activator: activator, Run: run}, nil
+	return &app.Made{Plugins: Plugins(cards, synced, activator.Wake), Activator: activator, Ready: ready, Run: run}, nil
+}
+
+// readyWithin is how long pods wait, also those that ask for no card, until the cluster has been read. Then who asks for cards fails, and is told why, and others are placed.
+const readyWithin = 10 * time.Second
+
+// soon closes ready when synced is closed, or it has taken too long.
+func soon(ctx context.Context, synced <-chan struct{}, ready chan<- struct{}) {
+	late := time.NewTimer(readyWithin)
+	defer late.Stop()
+	select {
+	case <-synced:
+	case <-late.C:
+	case <-ctx.Done():
+		return
+	}
+	close(ready)
 }

@@ -1,0 +1,42 @@
+package service
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Pods wait until the cluster has been read, and not for ever.
+func TestPodsWaitUntilTheClusterHasBeenReadOrItTakesTooLong(t *testing.T) {
+	for name, test := range map[string]struct {
+		then func(synced chan struct{}, end context.CancelFunc)
+		want bool
+	}{
+		"it is read":          {func(synced chan struct{}, _ context.CancelFunc) { close(synced) }, true},
+		"it takes too long":   {func(chan struct{}, context.CancelFunc) { time.Sleep(readyWithin) }, true}, // in the bubble's time
+		"it takes a while":    {func(chan struct{}, context.CancelFunc) { time.Sleep(readyWithin - 1) }, false},
+		"the process is over": {func(_ chan struct{}, end context.CancelFunc) { end() }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, end := context.WithCancel(t.Context())
+				synced, ready := make(chan struct{}), make(chan struct{})
+				go soon(ctx, synced, ready)
+				test.then(synced, end)
+				synctest.Wait()
+				select {
+				case <-ready:
+					if !test.want {
+						t.Error("it is ready")
+					}
+				default:
+					if test.want {
+						t.Error("it is not ready")
+					}
+				}
+				end()
+			})
+		})
+	}
+}
