@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
@@ -71,10 +69,8 @@ func (s *service) Place(stream pluginv1.PluginService_PlaceServer) error {
 
 // Tell takes up the profiles that are told.
 func (p *steps) Tell(first *pluginv1.PlaceRequest) error {
-	for _, plugin := range p.service.describe.GetPlugins() {
-		if plugin.GetDepends().GetAnnotations() && !first.GetTellsAnnotations() {
-			return status.Errorf(codes.FailedPrecondition, "plugin %s depends on annotations of pods, and the binder is of a release that tells none: upgrade it first", plugin.GetName())
-		}
+	if err := p.service.tells(first.GetTellsAnnotations()); err != nil {
+		return err
 	}
 	return p.tell(1, first.GetProfiles())
 }

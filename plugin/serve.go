@@ -230,6 +230,16 @@ func (s *service) Describe(ctx context.Context, _ *pluginv1.DescribeRequest) (*p
 	return s.describe, nil
 }
 
+// tells returns what is wrong if a binder does not tell annotations, on which some plugin depends: that there are none is not what it would be told.
+func (s *service) tells(annotations bool) error {
+	for _, p := range s.describe.GetPlugins() {
+		if p.GetDepends().GetAnnotations() && !annotations {
+			return status.Errorf(codes.FailedPrecondition, "plugin %s depends on annotations of pods, and the binder is of a release that tells none: upgrade it first", p.GetName())
+		}
+	}
+	return nil
+}
+
 // Judge answers one stream.
 func (s *service) Judge(stream pluginv1.PluginService_JudgeServer) error {
 	ctx := stream.Context()
@@ -246,6 +256,11 @@ func (s *service) Judge(stream pluginv1.PluginService_JudgeServer) error {
 		}
 		if err != nil {
 			return err
+		}
+		if req.GetId() == 1 {
+			if err := s.tells(req.GetTellsAnnotations()); err != nil {
+				return err
+			}
 		}
 		if behind := req.GetBehind(); behind != nil {
 			if err := s.placing.Behind(ctx, behind.GetStream(), behind.GetId()); err != nil {

@@ -519,6 +519,11 @@ func (k *Asking) Holds(st *cluster.State, i cluster.NodeIndex) bool {
 	})
 }
 
+// Heard reports whether services have said that nodes have changed since it was collected.
+func (k *Asking) Heard() bool {
+	return slices.ContainsFunc(k.parts, func(p *part) bool { return p.service.changes.some.Load() })
+}
+
 // Done has nothing kept that is of this pod alone. It is called whatever has become of it.
 func (k *Asking) Done() {
 	for _, p := range k.parts {

@@ -77,7 +77,7 @@ func (s *service) asked(described *pluginv1.DescribeResponse) (d dependencies) {
 // Complete adds to a request what only the host knows: that it is about what might be, and the arguments of plugins, if it is the first of a stream; and what the plugins depend on of Kubernetes' objects, if the service may be sent these: objects of nodes as the request has these, and
 // objects or annotations of pods that the objects of kinds stand for ([Stands]), as pod finds them.
 func (p *Judging) Complete(request *pluginv1.JudgeRequest, pod func(like *corev1.Pod) (*corev1.Pod, error)) error {
-	request.Profiles, request.Hypothetical = nil, request.GetId() == 1
+	request.Profiles, request.Hypothetical, request.TellsAnnotations = nil, request.GetId() == 1, request.GetId() == 1
 	if request.Hypothetical {
 		request.Profiles = p.service.profiles
 	}

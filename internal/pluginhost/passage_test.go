@@ -52,7 +52,7 @@ func passageTo(t *testing.T, objects bool) *Judging {
 func TestAFirstRequestHasTheArgumentsAndIsAQuestion(t *testing.T) {
 	p := passageTo(t, true)
 	for id, want := range map[int64]*pluginv1.JudgeRequest{
-		1: {Id: 1, Hypothetical: true, Profiles: []*pluginv1.Profile{{SchedulerName: "one", Arguments: []*pluginv1.PluginArguments{{Plugin: "P", Json: []byte(`{"model":"x"}`)}}}}},
+		1: {Id: 1, Hypothetical: true, TellsAnnotations: true, Profiles: []*pluginv1.Profile{{SchedulerName: "one", Arguments: []*pluginv1.PluginArguments{{Plugin: "P", Json: []byte(`{"model":"x"}`)}}}}},
 		2: {Id: 2},
 	} {
 		r := &pluginv1.JudgeRequest{Id: id, Profiles: []*pluginv1.Profile{{SchedulerName: "another"}}, Hypothetical: id == 2}

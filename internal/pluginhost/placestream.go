@@ -48,7 +48,8 @@ type placeStream struct {
 	calls   map[int64]*call          // without an answer that is the last
 	placed  map[string]int           // by uid of those that are reserved, how many of calls are about it
 	refused map[string]error         // of those, why they have not been reserved after all
-	reserve *call                    // that was sent last to reserve; nil: none
+	reserve int64                    // the id of what was sent last to reserve
+	under   int                      // as many that reserve have no answer
 	binding map[string]*call         // of those, the bind of which nobody has heard what has come of it
 	enters  map[newcomer]*call       // those of calls that are about pods which have no node yet: one of each
 	proven  bool                     // it has answered
@@ -105,10 +106,8 @@ func (is *placeStream) hasReserved(uid string) error {
 func (is *placeStream) reserves() *pluginv1.Behind {
 	is.mu.Lock()
 	defer is.mu.Unlock()
-	for _, c := range is.calls {
-		if is.proven && c.request.GetStep() == pluginv1.Step_STEP_RESERVE {
-			return &pluginv1.Behind{Stream: is.name, Id: is.reserve.request.GetId()}
-		}
+	if is.proven && is.under > 0 && is.err == nil {
+		return &pluginv1.Behind{Stream: is.name, Id: is.reserve}
 	}
 	return nil
 }
@@ -249,7 +248,8 @@ func (is *placeStream) sendLocked(s step, c *call) {
 	}
 	switch s {
 	case reserve:
-		is.reserve = c
+		is.reserve = c.request.GetId()
+		is.under++
 	case bind:
 		is.binding[uid] = c
 	}
@@ -369,6 +369,9 @@ func (is *placeStream) take(response *pluginv1.PlaceResponse) error {
 		return nil
 	}
 	delete(is.calls, response.GetId())
+	if c.request.GetStep() == pluginv1.Step_STEP_RESERVE {
+		is.under--
+	}
 	c.annotations = response.GetAnnotations()
 	c.skipped, c.key = response.GetSkipped(), SortKey{is.sorts | uint64(response.GetSortOrder()), response.GetSortKey()}
 	uid, told := c.request.GetPlacement().GetUid(), c.request.GetStep()

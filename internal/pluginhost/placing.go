@@ -170,7 +170,12 @@ func (h *Host) BeginReserve(ctx context.Context, epoch cluster.Epoch, p Placemen
 	u := uses[0]
 	s := h.services[u.service]
 	is, c, err := s.sendReserve(ctx, epoch, u, p, pod)
+	late := func() bool { return false }
+	if err == nil { // what is asked behind it waits for it as long, and nobody looks whether it is late meanwhile
+		late = time.AfterFunc(s.Timeout, func() { is.late(c, s.Timeout) }).Stop
+	}
 	return func() (Chosen, error) {
+		defer late()
 		var chosen map[string]string
 		if err == nil {
 			chosen, err = s.awaitReserve(ctx, is, c, p)
@@ -454,8 +459,17 @@ func (s *service) await(ctx context.Context, is *placeStream, c *call, answer <-
 		return context.Cause(ctx)
 	case <-timer.C:
 	}
-	err = fmt.Errorf("%w of %v", errLate, s.Timeout)
-	is.cancel(err)
+	return is.late(c, s.Timeout)
+}
+
+// late ends a stream since a call has had no answer in time, unless it has one, and returns why.
+func (is *placeStream) late(c *call, timeout time.Duration) error {
+	err := fmt.Errorf("%w of %v", errLate, timeout)
+	select {
+	case <-c.last:
+	default:
+		is.cancel(err)
+	}
 	return err
 }
 

@@ -41,6 +41,11 @@ type Entrance struct {
 	Key SortKey
 }
 
+// PreEnqueues reports whether services say which pods of a scheduler name may be tried.
+func (h *Host) PreEnqueues(schedulerName string) bool {
+	return len(h.inOrder(schedulerName, preEnqueue)) > 0
+}
+
 // PreEnqueue asks services which pods of a scheduler name may be tried, in the order of the profile, and then where those belong that may: kube-scheduler's PreEnqueue and QueueSort. The first plugin that is against a pod is the last that is asked about it.
 // There is an answer for each pod, in order.
 func (h *Host) PreEnqueue(ctx context.Context, epoch cluster.Epoch, schedulerName string, pods []Entering) []Entrance {

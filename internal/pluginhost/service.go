@@ -305,7 +305,7 @@ func (s *service) took(node time.Duration) {
 
 // slower has a service asked about fewer nodes at a time than it was too late with.
 func (s *service) slower(b *batch) {
-	if slices.ContainsFunc(b.questions, func(q question) bool { return q.post != nil }) { // that says nothing of how long nodes take
+	if b.request.Behind != nil || slices.ContainsFunc(b.questions, func(q question) bool { return q.post != nil }) { // that says nothing of how long nodes take
 		return
 	}
 	n := max(1, b.count, len(b.request.GetNodes()))

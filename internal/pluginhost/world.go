@@ -58,7 +58,7 @@ type session struct {
 	begun      bool // what is noted next is of another Collect: it goes to a request of its own
 
 	hypothetical func(uid string) bool // of pods on nodes; nil: all are there
-	said         bool                  // that it is about what might be, if it is
+	said         bool                  // what the first request says: that it is about what might be, if it is
 }
 
 // dependencies are what answers depend on.
@@ -167,7 +167,7 @@ func (is *session) last() *batch {
 			return b
 		}
 	}
-	b := &batch{request: &pluginv1.JudgeRequest{Profiles: is.profiles, ForgottenKinds: is.dropped, Hypothetical: is.hypothetical != nil && !is.said}}
+	b := &batch{request: &pluginv1.JudgeRequest{Profiles: is.profiles, ForgottenKinds: is.dropped, Hypothetical: is.hypothetical != nil && !is.said, TellsAnnotations: !is.said}}
 	is.said = true
 	is.freeIDs = append(is.freeIDs, is.dropped...)
 	is.begun, is.profiles, is.dropped = false, nil, nil

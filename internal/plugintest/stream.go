@@ -199,7 +199,7 @@ type state struct {
 // begin returns a request that tells a new stream everything, with questions about it. Nodes and kinds get ids one after the other.
 func (s *suite) begin(nodes []node, kind, first int32, q asked) (*state, *pluginv1.JudgeRequest) {
 	st := &state{suite: s, nodes: make(map[int32]node), kind: kind, first: first}
-	req := &pluginv1.JudgeRequest{Profiles: s.profiles()}
+	req := &pluginv1.JudgeRequest{Profiles: s.profiles(), TellsAnnotations: true}
 	for i := range s.sample.pods {
 		k := s.sample.kind(i)
 		k.Id = kind + int32(i)

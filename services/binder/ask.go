@@ -149,6 +149,7 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 	}
 	t.unbound.addStuck(waiting)
 	defer func() { t.unbound.addStuck(-waiting) }()
+	ran := 0 // pods that have been asked about, and count as waiting
 	for k, busy := range busy {
 		if k > 0 && (ctx.Err() != nil || time.Since(turn.began) >= t.extenders.askFor) {
 			break
@@ -161,8 +162,11 @@ func (t *term) ask(ctx context.Context, req *binderv1.AskRequest) (*binderv1.Ask
 			a.result(binderv1.Outcome_RESULT_BUSY, conflictBusy)
 		} else {
 			a.run(ctx)
-			waiting--
-			t.unbound.addStuck(-1)
+			ran++
+			if over := ran - turn.lettings(); over > 0 {
+				ran, waiting = ran-over, waiting-over
+				t.unbound.addStuck(-over)
+			}
 		}
 		a.ended = time.Now()
 		if a.resp.GetOutcome().GetResult() == binderv1.Outcome_RESULT_RETRY || a.err != nil || a.broken != nil {
@@ -244,8 +248,9 @@ type asked struct {
 
 	postFilters []string // plugins that look for a way, if it fits nowhere
 
-	last  bool      // what is asked now is asked no more
-	alone rejection // of the node that it is nominated to, asked about by itself
+	last     bool      // what is asked now is asked no more
+	mistaken bool      // what has been asked was of a state that has not come about
+	alone    rejection // of the node that it is nominated to, asked about by itself
 
 	resp   *binderv1.AskResponse
 	err    error      // to be answered instead
@@ -311,7 +316,11 @@ func (a *asked) run(ctx context.Context) {
 		}
 	}()
 	// 3. Ask, until the node that is best has not changed meanwhile.
-	for k := range mostAsks {
+	for k := 0; k < mostAsks; k++ {
+		if a.mistaken { // it has not been judged as things are
+			a.mistaken = false
+			k--
+		}
 		a.last, a.alone = k == mostAsks-1, rejection{}
 		if !a.begin(ctx) {
 			return
@@ -320,7 +329,7 @@ func (a *asked) run(ctx context.Context) {
 			a.judges.Again()
 		}
 		if a.pod.Nominated != "" {
-			if s, is := a.look(true); is {
+			if s, is := a.lookNow(true); is {
 				if changed := a.try(ctx, s, true); changed {
 					continue
 				}
@@ -329,7 +338,7 @@ func (a *asked) run(ctx context.Context) {
 		if a.over() || !a.begin(ctx) { // a call about that node may have ended a session
 			return
 		}
-		s, is := a.look(false)
+		s, is := a.lookNow(false)
 		switch {
 		case a.over():
 			return
@@ -597,7 +606,8 @@ func namesOf(nodes []*extender.Node) map[string]bool {
 	return names
 }
 
-// lets waits until it is known whether the pod of the turn that was placed last may be, before this one is placed. False: it may not, and what has been found out about this one meanwhile was as if it might; or the ledger is broken.
+// lets waits until it is known whether the pod of the turn that was placed last may be, before this one is placed. False: what has been found out about this one meanwhile was of a state that has not come about, for that pod may not be, or services have said that nodes have changed since; or the
+// ledger is broken.
 func (a *asked) lets() bool {
 	l := a.turn.letting
 	if l == nil {
@@ -606,7 +616,19 @@ func (a *asked) lets() bool {
 	a.turn.letting = nil
 	may, err := a.term.lets(l)
 	a.broken = cmp.Or(a.broken, err)
-	return may && err == nil
+	a.mistaken = !may || a.judges != nil && a.judges.Heard()
+	return !a.mistaken && err == nil
+}
+
+// lookNow is look, of the state as it comes about: that the pod fits nowhere is not said while it is not known whether the one before it may be.
+func (a *asked) lookNow(nominated bool) (s sight, ok bool) {
+	s, ok = a.look(nominated)
+	if a.turn.letting != nil && a.resp.GetOutcome().GetResult() == binderv1.Outcome_RESULT_NO_FIT && !a.lets() && a.broken == nil {
+		a.resp = nil
+		a.mistaken = false
+		s, ok = a.look(nominated)
+	}
+	return s, ok
 }
 
 // place assumes the pod on a node, if that has not changed since a version, and fits still.

@@ -77,8 +77,11 @@ func (t *term) entering(req *binderv1.AskPreEnqueueRequest, out *binderv1.AskPre
 			if names[name] == nil {
 				names[name] = new(enteringPods)
 			}
-			of := names[name]
-			of.of = append(of.of, pluginhost.Entering{UID: row.UID, Namespace: row.Namespace, Name: row.Name, Pod: t.podNamed(row.UID, row.Namespace, row.Name), OnlySorts: p.GetOnlySorts(), Queued: queuedOf(p)})
+			of, read := names[name], t.podNamed // whoever keeps pods out has it tried again when it has heard that the pod has changed, perhaps before the source has
+			if p.GetOnlySorts() || !t.services().PreEnqueues(name) {
+				read = t.lastNamed
+			}
+			of.of = append(of.of, pluginhost.Entering{UID: row.UID, Namespace: row.Namespace, Name: row.Name, Pod: read(row.UID, row.Namespace, row.Name), OnlySorts: p.GetOnlySorts(), Queued: queuedOf(p)})
 			of.at = append(of.at, i)
 		}
 	})

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/plugin"
 )
 
@@ -57,21 +59,27 @@ func TestAPodIsAskedAboutWhileTheOneBeforeItIsReserved(t *testing.T) {
 
 // A pod that is not reserved after all is in nobody's way: the one behind it, which a service was asked about meanwhile, goes where it would have gone.
 func TestAPodGoesWhereItWouldThoughTheOneBeforeItIsNotReserved(t *testing.T) {
-	for name, says := range map[string]func() (*plugin.Rejection, error){
-		"it is rejected": func() (*plugin.Rejection, error) { return &plugin.Rejection{Reason: "q is not wanted"}, nil },
-		"it fails":       func() (*plugin.Rejection, error) { return nil, fmt.Errorf("q is too much") },
+	for name, tt := range map[string]struct {
+		says  func() (*plugin.Rejection, error)
+		alone bool // there is no other node
+	}{
+		"it is rejected":                       {func() (*plugin.Rejection, error) { return &plugin.Rejection{Reason: "q is not wanted"}, nil }, false},
+		"it fails":                             {func() (*plugin.Rejection, error) { return nil, fmt.Errorf("q is too much") }, false},
+		"it is rejected, and all else is full": {func() (*plugin.Rejection, error) { return &plugin.Rejection{Reason: "q is not wanted"}, nil }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := newFakeSource()
 			c := reserving(t, plugin.Dependencies{Requested: true}, func(p *plugin.Placement) (*plugin.Rejection, error) {
 				if p.Name == "q" {
-					return says()
+					return tt.says()
 				}
 				return nil, nil
 			})
 			c.set(func() { c.score = func(n *plugin.Node) int64 { return map[string]int64{"a": 100}[n.Name] } })
 			src.setNode(node("a", 2000)) // for two
-			src.setNode(node("b", 4000))
+			if !tt.alone {
+				src.setNode(node("b", 4000))
+			}
 			for _, uid := range []string{"p", "q", "r"} {
 				src.setPod(forChoosy(pod(uid, 1000)))
 			}
@@ -143,5 +151,80 @@ func TestPodsOfAQuestionAreJudgedBehindWhatIsReserved(t *testing.T) {
 	}
 	if diff := cmp.Diff(where[0], where[1]); diff != "" {
 		t.Errorf("(-one by one +in one question):\n%s", diff)
+	}
+}
+
+// What a service says of other nodes when it reserves a pod holds for the pod behind it, which it was asked about before: nothing that was known of these is taken for so any more.
+func TestAPodGoesByWhatHasChangedWhenTheOneBeforeItWasReserved(t *testing.T) {
+	const pods = 6
+	next := map[string]string{"a": "b", "b": "c", "c": "a"}
+	var where [2][]string
+	for k, together := range []bool{false, true} {
+		src, activator := newFakeSource(), new(plugin.Activator)
+		var mu sync.Mutex
+		scores := map[string]int64{"a": 1}
+		c := newChoosyWith(t, activator, plugin.Dependencies{}, func(p *plugin.Plugin) {
+			p.Reserve = func(_ context.Context, of *plugin.Placement) (*plugin.Rejection, error) {
+				mu.Lock()
+				scores[next[of.Node]] = scores[of.Node] + 1 // it is the best now
+				mu.Unlock()
+				activator.Changed(next[of.Node])
+				return nil, nil
+			}
+			p.Unreserve = func(context.Context, *plugin.Placement) {}
+		})
+		c.steps = []string{"reserve"}
+		c.set(func() {
+			c.score = func(n *plugin.Node) int64 {
+				mu.Lock()
+				defer mu.Unlock()
+				return scores[n.Name]
+			}
+		})
+		uids := make([]string, pods)
+		for i := range uids {
+			uids[i] = fmt.Sprint("p", i)
+			src.setPod(forChoosy(pod(uids[i], 100)))
+		}
+		for name := range next {
+			src.setNode(node(name, 4000))
+		}
+		b := start(t, startEtcd(t), src, withChoosy(t, c))
+		b.active()
+		if together {
+			where[k] = b.askAll(b.questions(uids...))
+		} else {
+			for _, uid := range uids {
+				where[k] = append(where[k], b.ask(b.question(1, uid)))
+			}
+		}
+		b.stop()
+	}
+	if diff := cmp.Diff(where[0], where[1]); diff != "" {
+		t.Errorf("(-one by one +in one question):\n%s", diff)
+	}
+}
+
+// A service that never reserves a pod is late with that alone: what it was asked meanwhile about the next one it answers, and is believed.
+func TestAReservationThatHangsIsLateByItself(t *testing.T) {
+	src := newFakeSource()
+	c := newChoosy(t, plugin.Dependencies{Requested: true}, func(p *plugin.Plugin) {
+		p.Reserve = func(ctx context.Context, of *plugin.Placement) (*plugin.Rejection, error) {
+			if of.Name == "q" {
+				<-ctx.Done()
+			}
+			return nil, nil
+		}
+		p.Unreserve = func(context.Context, *plugin.Placement) {}
+	})
+	c.steps = []string{"reserve"}
+	src.setNode(node("a", 4000))
+	for _, uid := range []string{"p", "q", "r"} {
+		src.setPod(forChoosy(pod(uid, 1000)))
+	}
+	b := start(t, startEtcd(t), src, withChoosy(t, c, func(s *pluginhost.Service) { s.Timeout = 10 * time.Second }))
+	b.active()
+	if diff := cmp.Diff([]string{"assumed on a", "assumed on a", "assumed on a"}, b.askAll(b.questions("p", "q", "r"))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

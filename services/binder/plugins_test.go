@@ -57,6 +57,11 @@ func (s sending) SendMsg(m any) error {
 }
 
 func newChoosy(t testing.TB, depends plugin.Dependencies, change ...func(*plugin.Plugin)) *choosy {
+	return newChoosyWith(t, nil, depends, change...)
+}
+
+// newChoosyWith is newChoosy with an activator, unless that is nil.
+func newChoosyWith(t testing.TB, activator *plugin.Activator, depends plugin.Dependencies, change ...func(*plugin.Plugin)) *choosy {
 	c := new(choosy)
 	l := bufconn.Listen(1 << 20)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -97,7 +102,7 @@ func newChoosy(t testing.TB, depends plugin.Dependencies, change ...func(*plugin
 		f(&p)
 	}
 	go func() {
-		done <- plugin.Serve(ctx, plugin.Config{Plugins: []plugin.Plugin{p}, Listener: l, InsecurePlaintext: true, Log: testLog(t)})
+		done <- plugin.Serve(ctx, plugin.Config{Plugins: []plugin.Plugin{p}, Listener: l, InsecurePlaintext: true, Activator: activator, Log: testLog(t)})
 	}()
 	t.Cleanup(func() {
 		cancel()

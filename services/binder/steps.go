@@ -272,15 +272,22 @@ func (t *term) unfollow(p *progress) {
 
 // podOf reads the pod of a placement for plugin services.
 func (t *term) podOf(p *placement) pluginhost.PodOf {
-	return t.podNamed(p.UID, p.Namespace, p.Name)
+	return t.lastNamed(p.UID, p.Namespace, p.Name)
 }
 
-// podNamed reads a pod for plugin services: as the source has told it last, which the state is no newer than, or of the API server if the source does not keep it.
-func (t *term) podNamed(uid, namespace, name string) pluginhost.PodOf {
+// lastNamed is podNamed, as the source has told the pod last, which the state is no newer than: of the API server if the source does not keep it.
+func (t *term) lastNamed(uid, namespace, name string) pluginhost.PodOf {
 	return func(ctx context.Context) (*corev1.Pod, error) {
 		if last := t.extenders.objects.LastPod(namespace, name); last != nil && string(last.UID) == uid {
 			return last, nil
 		}
+		return t.podNamed(uid, namespace, name)(ctx)
+	}
+}
+
+// podNamed reads a pod for plugin services of the API server: as new as what they may have heard of it by themselves.
+func (t *term) podNamed(uid, namespace, name string) pluginhost.PodOf {
+	return func(ctx context.Context) (*corev1.Pod, error) {
 		object, err := t.object(ctx, namespace, name)
 		switch {
 		case err != nil:

@@ -155,11 +155,13 @@ func (c *Cards) signal() {
 	}
 }
 
-// Give chooses cards of a node for a pod, and reserves them by a token: [yoda.Book.Give].
+// Give chooses cards of a node for a pod, and reserves them by a token: [yoda.Book.Give]. That the node is another one then, whoever has the pod placed there knows.
 func (c *Cards) Give(token yoda.Token, pod Pod, node string, r *yoda.Request, args *yoda.Args, now time.Time) (yoda.Grant, *yoda.Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer c.touch(node)()
+	if c.unknown[node] { // perhaps for this pod
+		defer c.change(node, nil)
+	}
 	again := c.book.View(node).Has(pod.UID)
 	grant, refusal := c.book.Give(token, pod.UID, node, r, args, now)
 	switch {

@@ -140,7 +140,7 @@ func TestAPodThatIsFoundBoundKeepsItsCardUntilItIsTold(t *testing.T) {
 func TestAReservationIsOverWhenItsPodIsTold(t *testing.T) {
 	w := newWorld(t)
 	w.wantGiven("1", "p", "a")
-	w.wantTold("n", "")
+	w.wantTold("", "") // whoever has the pod placed there knows
 	w.SetPod(bound("p", "n", "a"))
 	w.wantTold("", "") // nothing that is given changes by it
 	if s := w.Stats(w.now); s.Reservations != 0 {
@@ -315,7 +315,7 @@ func TestACollectorThatGoesSilentAndComesBackIsHeard(t *testing.T) {
 	w.SetStatus("n", status(w.now, card("a", 0), card("b", 1)), w.now)
 	w.wantTold("n", "p") // the same cards are there as before
 	w.wantGiven("1", "q", "a")
-	w.wantTold("n", "")
+	w.wantTold("", "")
 	w.now = w.now.Add(time.Second)
 	w.SetStatus("n", status(w.now, card("a", 0), card("b", 1)), w.now)
 	w.wantTold("", "") // a sign of life changes nothing
@@ -336,6 +336,10 @@ func TestPodsAreWorthTryingWhenAPodIsToldThatWasNotKnown(t *testing.T) {
 	w.wantTold("n", "p")
 	w.Unknown("n", "third") // it has been told between the look at the node and this
 	w.wantTold("n", "p")
+	w.Unknown("n", "fourth")
+	w.wantTold("", "")
+	w.wantGiven("1", "fourth", "b") // it has been judged before that
+	w.wantTold("n", "")
 	w.Unknown("away")
 	w.RemoveNode("n")
 	w.Unknown("n")

@@ -100,7 +100,7 @@ type onNode struct {
 // question asks about pods of a kind on all nodes, with pods on the first of them, and returns of each node why it is refused, "" if it is not, and what each plugin scores it.
 func (a *asked) question(profile string, labels, annotations map[string]string, there ...onNode) (refusals []string, scores map[string][]int32) {
 	a.t.Helper()
-	request := &pluginv1.JudgeRequest{}
+	request := &pluginv1.JudgeRequest{TellsAnnotations: true}
 	if a.judge == nil {
 		stream, err := a.client.Judge(a.t.Context())
 		if err != nil {

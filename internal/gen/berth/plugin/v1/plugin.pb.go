@@ -541,9 +541,11 @@ type JudgeRequest struct {
 	// In the first request of a stream: what is told and asked on it is of what might be, because a person wants to know. Nobody is placed by the answers. Nodes and pods may be there in the question only.
 	Hypothetical bool `protobuf:"varint,8,opt,name=hypothetical,proto3" json:"hypothetical,omitempty"`
 	// All that was to be reserved by this request of a stream of Place, or by an earlier one of it, is reserved, or has failed, before this request is taken up, unless that stream has ended. It is only there for who describes orders.
-	Behind        *Behind `protobuf:"bytes,9,opt,name=behind,proto3" json:"behind,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Behind *Behind `protobuf:"bytes,9,opt,name=behind,proto3" json:"behind,omitempty"`
+	// In the first request of a stream: Kind.annotations are told to who depends on annotations. Who does, and is not told so, has nothing to go by: it ends the stream with FAILED_PRECONDITION.
+	TellsAnnotations bool `protobuf:"varint,10,opt,name=tells_annotations,json=tellsAnnotations,proto3" json:"tells_annotations,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *JudgeRequest) Reset() {
@@ -637,6 +639,13 @@ func (x *JudgeRequest) GetBehind() *Behind {
 		return x.Behind
 	}
 	return nil
+}
+
+func (x *JudgeRequest) GetTellsAnnotations() bool {
+	if x != nil {
+		return x.TellsAnnotations
+	}
+	return false
 }
 
 // Behind is a request of a stream of Place.
@@ -2318,7 +2327,7 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x03pod\x18\x04 \x01(\bR\x03pod\x12\"\n" +
 	"\fmilliseconds\x18\x05 \x01(\x03R\fmilliseconds\x12\x18\n" +
 	"\acluster\x18\x06 \x01(\bR\acluster\x12 \n" +
-	"\vannotations\x18\a \x01(\bR\vannotations\"\x8e\x03\n" +
+	"\vannotations\x18\a \x01(\bR\vannotations\"\xbb\x03\n" +
 	"\fJudgeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x124\n" +
 	"\bprofiles\x18\x02 \x03(\v2\x18.berth.plugin.v1.ProfileR\bprofiles\x12+\n" +
@@ -2328,7 +2337,9 @@ const file_berth_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x0fforgotten_nodes\x18\x06 \x03(\x05R\x0eforgottenNodes\x127\n" +
 	"\tquestions\x18\a \x03(\v2\x19.berth.plugin.v1.QuestionR\tquestions\x12\"\n" +
 	"\fhypothetical\x18\b \x01(\bR\fhypothetical\x12/\n" +
-	"\x06behind\x18\t \x01(\v2\x17.berth.plugin.v1.BehindR\x06behind\"0\n" +
+	"\x06behind\x18\t \x01(\v2\x17.berth.plugin.v1.BehindR\x06behind\x12+\n" +
+	"\x11tells_annotations\x18\n" +
+	" \x01(\bR\x10tellsAnnotations\"0\n" +
 	"\x06Behind\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\tR\x06stream\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\"p\n" +
