@@ -164,7 +164,8 @@ func (h *Host) Reserve(ctx context.Context, epoch cluster.Epoch, p Placement, po
 // before await has returned.
 func (h *Host) BeginReserve(ctx context.Context, epoch cluster.Epoch, p Placement, pod PodOf) (await func() (Chosen, error), ahead bool) {
 	uses := h.inOrder(p.SchedulerName, reserve)
-	if len(uses) != 1 || len(h.inOrder(p.SchedulerName, permit)) > 0 { // there would be several to wait for, one after the other
+	others := func(u use) bool { return u.judges() && u.service != uses[0].service }
+	if len(uses) != 1 || len(h.inOrder(p.SchedulerName, permit)) > 0 || slices.ContainsFunc(h.uses[p.SchedulerName], others) { // there would be several to wait for, one after the other, or who is asked does not wait
 		return func() (Chosen, error) { return h.Reserve(ctx, epoch, p, pod) }, false
 	}
 	u := uses[0]

@@ -34,6 +34,7 @@ type stepper struct {
 	objects bool
 	depends *pluginv1.Dependencies // nil: on objects, if objects says so
 	tells   bool                   // which pods are worth trying
+	orders  bool                   // it answers questions behind what it reserves
 	others  []string               // plugins that it has besides, which pre-enqueue
 	ends    error                  // if not nil, what a stream ends with when something is asked
 	answer  func(r *pluginv1.PlaceRequest) []*pluginv1.PlaceResponse
@@ -47,7 +48,7 @@ func (s *stepper) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv
 	if depends == nil {
 		depends = &pluginv1.Dependencies{Objects: s.objects}
 	}
-	out := &pluginv1.DescribeResponse{Activates: s.tells, Plugins: []*pluginv1.PluginDescription{{
+	out := &pluginv1.DescribeResponse{Activates: s.tells, Orders: s.orders, Plugins: []*pluginv1.PluginDescription{{
 		Name: cmp.Or(s.name, "P"), Reserves: true, Permits: true, PreBinds: true, PostBinds: true, Binds: true, PreEnqueues: true, QueueSorts: cmp.Or(s.name, "P") != "Other", Depends: depends,
 	}}}
 	for _, name := range s.others {
