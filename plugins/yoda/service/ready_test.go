@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // Pods wait until the cluster has been read, and not for ever.
@@ -19,7 +21,7 @@ func TestPodsWaitUntilTheClusterHasBeenReadOrItTakesTooLong(t *testing.T) {
 		"the process is over": {func(_ chan struct{}, end context.CancelFunc) { end() }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				ctx, end := context.WithCancel(t.Context())
 				synced, ready := make(chan struct{}), make(chan struct{})
 				go soon(ctx, synced, ready)
