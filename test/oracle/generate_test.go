@@ -96,8 +96,8 @@ var (
 	resized   = amounts{{"cpu", []string{"500m", "", "1500m"}, []string{"0", "3"}}, {"memory", []string{"128Mi", ""}, []string{"6Gi"}}}
 )
 
-// Requests that no node has room for, but that can be added up.
-var hugeCPU, hugeMemory = resource.MustParse("50T"), resource.MustParse("30P")
+// Requests that no node has room for, beyond 2^53, but that can be added up: of a thousand pods on one node, where nobody filters by resources.
+var hugeCPU, hugeMemory = resource.MustParse("9100G"), resource.MustParse("9100T")
 
 func nodeName(i int) string { return fmt.Sprintf("n%d", i) }
 
