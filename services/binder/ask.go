@@ -1,7 +1,6 @@
 package binder
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -353,102 +351,12 @@ func (a *asked) run(ctx context.Context) {
 	a.result(binderv1.Outcome_RESULT_RETRY, conflictExhausted)
 }
 
-// readPod finds out what the pod is, as it is sent. Extenders are sent it as new as there is, plugins as Berth has it: as kube-scheduler's. False: that is the result.
-func (a *asked) readPod(ctx context.Context) bool {
-	if a.extenders.extendersOf(a.in) == 0 {
-		if last := a.extenders.objects.LastPod(a.pod.Namespace, a.pod.Name); last != nil && string(last.UID) == a.pod.UID {
-			a.sent = last
-			return true
-		}
-	}
-	if a.turn.in != 0 { // others would wait for the API server
-		a.err = errNoTurn
-		return false
-	}
-	object, err := a.object(ctx, a.pod.Namespace, a.pod.Name)
-	switch {
-	case err != nil:
-		a.log.Warn("pod not read that extenders are to be asked about", "pod", a.pod.Namespace+"/"+a.pod.Name, "err", err)
-		if a.err = a.ends(ctx, nil); a.err == nil {
-			a.result(binderv1.Outcome_RESULT_FAILED, "")
-			a.resp.Error = extender.Short("read the pod: " + err.Error())
-		}
-		return false
-	case object == nil || string(object.UID) != a.pod.UID: // the log will tell
-		a.result(binderv1.Outcome_RESULT_FAILED, conflictGone)
-		a.resp.Error = "the API server has no such pod any more"
-		return false
-	}
-	object.TypeMeta, object.ManagedFields = metav1.TypeMeta{}, nil
-	a.sent, a.told = object, extender.NewPod(object)
-	return true
-}
-
-// object reads a pod, nil if there is none, in a few tries.
-func (t *term) object(ctx context.Context, namespace, name string) (object *corev1.Pod, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readWithin)
-	defer cancel()
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for range mostReads {
-		select {
-		case <-ctx.Done():
-			return nil, cmp.Or(err, context.Cause(ctx))
-		case <-pause.C:
-		}
-		if object, err = t.extenders.objects.Pod(ctx, namespace, name); err == nil {
-			return object, nil
-		}
-		pause.Reset(notRead)
-	}
-	return nil, err
-}
-
 // ends returns why a question has come to nothing: its context has ended, or else err.
 func (a *asked) ends(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
-}
-
-// read calls fn between two transactions with the pod, if it still waits to be placed by this attempt. If it does not, that is the result.
-func (a *asked) read(fn func(*cluster.State, *cluster.PodRow)) {
-	var result binderv1.Outcome_Result
-	var conflict string
-	var node cluster.NodeIndex
-	a.ledger.read(func(st *cluster.State) {
-		row := st.Pod(cluster.PodID(a.req.GetId()))
-		if result, conflict = a.stands(st, row); result == binderv1.Outcome_RESULT_UNSPECIFIED {
-			fn(st, row)
-		} else if result == binderv1.Outcome_RESULT_PLACED {
-			node = row.Node
-		}
-	})
-	if result != binderv1.Outcome_RESULT_UNSPECIFIED {
-		a.result(result, conflict)
-		a.resp.Outcome.Node = int32(node)
-	}
-}
-
-// stands returns what is to be said of a pod that is not what the attempt was made for, or has been placed; RESULT_UNSPECIFIED of one that waits. The
-// caller holds the ledger's lock.
-func (a *asked) stands(st *cluster.State, row *cluster.PodRow) (result binderv1.Outcome_Result, conflict string) {
-	switch {
-	case row == nil || row.UID != a.req.GetUid():
-		return binderv1.Outcome_RESULT_GONE, conflictGone
-	case row.Placed():
-		return binderv1.Outcome_RESULT_PLACED, ""
-	case row.Deleting || len(row.Gates) > 0 || a.ledger.profile(row) == nil:
-		return binderv1.Outcome_RESULT_GONE, conflictGone
-	case a.names.shares(st, row.Class) && st.Yields(row.Class):
-		return binderv1.Outcome_RESULT_GONE, conflictYielded
-	case row.Attempt >= a.req.GetAttempt():
-		return binderv1.Outcome_RESULT_RETRY, conflictRetry
-	case a.pod.UID != "" && (engine.SubjectOf(&row.Pod) != a.subject || row.RequiredNode != a.pod.RequiredNode || row.Nominated != a.pod.Nominated):
-		return binderv1.Outcome_RESULT_RETRY, conflictRetry
-	}
-	return binderv1.Outcome_RESULT_UNSPECIFIED, ""
 }
 
 // failed reports whether extenders have been asked about the node, and have not left it.
@@ -604,31 +512,6 @@ func namesOf(nodes []*extender.Node) map[string]bool {
 		names[n.Name()] = true
 	}
 	return names
-}
-
-// lets waits until it is known whether the pod of the turn that was placed last may be, before this one is placed. False: what has been found out about this one meanwhile was of a state that has not come about, for that pod may not be, or services have said that nodes have changed since; or the
-// ledger is broken.
-func (a *asked) lets() bool {
-	l := a.turn.letting
-	if l == nil {
-		return true
-	}
-	a.turn.letting = nil
-	may, err := a.term.lets(l)
-	a.broken = cmp.Or(a.broken, err)
-	a.mistaken = !may || a.judges != nil && a.judges.Heard()
-	return !a.mistaken && err == nil
-}
-
-// lookNow is look, of the state as it comes about: that the pod fits nowhere is not said while it is not known whether the one before it may be.
-func (a *asked) lookNow(nominated bool) (s sight, ok bool) {
-	s, ok = a.look(nominated)
-	if a.turn.letting != nil && a.resp.GetOutcome().GetResult() == binderv1.Outcome_RESULT_NO_FIT && !a.lets() && a.broken == nil {
-		a.resp = nil
-		a.mistaken = false
-		s, ok = a.look(nominated)
-	}
-	return s, ok
 }
 
 // place assumes the pod on a node, if that has not changed since a version, and fits still.

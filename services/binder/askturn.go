@@ -26,14 +26,6 @@ func newAskTurn(e *extenders) *askTurn {
 	return &askTurn{extenders: e, began: time.Now(), leave: func() {}, ended: func() {}, scratch: scratches.Get().(*scratch)}
 }
 
-// lettings returns how many pods have been placed of which it is not known yet whether they may be.
-func (t *askTurn) lettings() int {
-	if t.letting == nil {
-		return 0
-	}
-	return 1
-}
-
 func (t *askTurn) end() {
 	if t.letting != nil { // somebody has panicked
 		t.letting.done()

@@ -300,62 +300,6 @@ func (t *term) podNamed(uid, namespace, name string) pluginhost.PodOf {
 	}
 }
 
-// letting is a placement that plugin services are to note, and to let come about. It is their turn: nobody else is placed before that is known, as in kube-scheduler's scheduling cycle.
-type letting struct {
-	*placement
-	await func() (pluginhost.Chosen, error)
-	ahead bool // services may be asked about the next pod before it ends
-	ctx   context.Context
-	done  func()
-}
-
-// let has plugin services note where a pod goes that has just been placed; sent is the pod, if it has been read. Whoever calls it calls lets then.
-func (t *term) let(p *placement, sent *corev1.Pod) *letting {
-	ctx, done := t.within(context.Background()) // whoever asked may have gone
-	pod := t.podOf(p)
-	if sent != nil {
-		pod = func(context.Context) (*corev1.Pod, error) { return sent, nil }
-	}
-	await, ahead := t.services().BeginReserve(ctx, cluster.Epoch(t.epoch), p.progress.told, pod)
-	return &letting{p, await, ahead, ctx, done}
-}
-
-// lets waits until plugin services have noted a placement, and asks whether it may be. False: it may not, and is given back. An error ends the term.
-func (t *term) lets(l *letting) (may bool, err error) {
-	defer l.done()
-	p, ctx, epoch := l.placement, l.ctx, cluster.Epoch(t.epoch)
-	chosen, err := l.await()
-	var wait *pluginhost.Wait
-	if err == nil {
-		p.chooses(chosen)
-		err = p.mayAnnotate()
-	}
-	if err == nil {
-		t.stepping.stands(p) // a service that is begun anew hears of it, while another one thinks
-		wait, err = t.services().Permit(ctx, epoch, p.progress.told, t.stepping.signal)
-	}
-	switch {
-	case t.ended(): // nobody knows of it
-		return true, nil
-	case err != nil:
-		t.stepping.fall(p)
-		t.services().Unreserve(ctx, p.progress.told)
-		why := p.refusedStep(err)
-		t.uncountStep(p)
-		p.progress = nil // there is nothing to be taken back any more
-		return false, t.settle(p, source.Outcome{Result: source.BindRefused, Err: why})
-	case wait == nil:
-		t.permitted(p)
-		return true, nil
-	}
-	p.progress.wait, p.progress.waits = wait, t.stepping.now()
-	if t.move(p, statePermitting) {
-		t.stepping.enter(p)
-		t.stepping.await(p)
-	}
-	return true, nil
-}
-
 // chooses takes up what plugins have chosen for the pod. It comes before anybody else knows of the placement.
 func (p *placement) chooses(chosen pluginhost.Chosen) {
 	if p.annotations = chosen.Annotations; len(chosen.Annotations) == 0 {

@@ -9,14 +9,14 @@ import (
 	"github.com/berth-scheduler/berth/test/bubble"
 )
 
-// Pods wait until the cluster has been read, and not for ever.
+// Pods wait until the cluster has been read, and not for ever. All sleep is by the clock of the bubble, which goes on at once when everybody in it waits.
 func TestPodsWaitUntilTheClusterHasBeenReadOrItTakesTooLong(t *testing.T) {
 	for name, test := range map[string]struct {
 		then func(synced chan struct{}, end context.CancelFunc)
 		want bool
 	}{
 		"it is read":          {func(synced chan struct{}, _ context.CancelFunc) { close(synced) }, true},
-		"it takes too long":   {func(chan struct{}, context.CancelFunc) { time.Sleep(readyWithin) }, true}, // in the bubble's time
+		"it takes too long":   {func(chan struct{}, context.CancelFunc) { time.Sleep(readyWithin) }, true},
 		"it takes a while":    {func(chan struct{}, context.CancelFunc) { time.Sleep(readyWithin - 1) }, false},
 		"the process is over": {func(_ chan struct{}, end context.CancelFunc) { end() }, false},
 	} {
