@@ -42,7 +42,7 @@ type Config struct {
 	InsecurePlaintext bool
 	// Activator has Berth try pods that wait, and ask about nodes again that have changed for the plugins. It is of one Serve at a time. nil: there is none.
 	Activator *Activator
-	// Ready is closed when the plugins can answer. Until then Berth is told that they cannot yet, and pods of profiles that use them wait, or fail if nothing of the process sorts the queue: what takes long is to be given up some time. nil: they can.
+	// Ready is closed when the plugins can answer. Until then Berth is told that they cannot yet: if one of them sorts the queue, pods that come wait, and nobody is told; those that are in the queue already, and where none sorts, fail as if the process were away, also those that need nothing of what is missing. So what takes long is to be given up some time. nil: they can.
 	Ready <-chan struct{}
 	// Log is where panics of plugins go, with their stacks. nil discards.
 	Log *slog.Logger

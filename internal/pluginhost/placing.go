@@ -173,7 +173,7 @@ func (h *Host) BeginReserve(ctx context.Context, epoch cluster.Epoch, p Placemen
 	is, c, err := s.sendReserve(ctx, epoch, u, p, pod)
 	late := func() bool { return false }
 	if err == nil { // what is asked behind it waits for it as long, and nobody looks whether it is late meanwhile
-		late = time.AfterFunc(s.Timeout, func() { is.late(c, s.Timeout) }).Stop
+		late = time.AfterFunc(s.Timeout, func() { _ = is.late(c, s.Timeout) }).Stop
 	}
 	return func() (Chosen, error) {
 		defer late()
@@ -463,14 +463,15 @@ func (s *service) await(ctx context.Context, is *placeStream, c *call, answer <-
 	return is.late(c, s.Timeout)
 }
 
-// late ends a stream since a call has had no answer in time, unless it has one, and returns why.
+// late ends a stream since a call has had no answer in time, and returns why; or what has become of the call, if that is known by now.
 func (is *placeStream) late(c *call, timeout time.Duration) error {
-	err := fmt.Errorf("%w of %v", errLate, timeout)
 	select {
 	case <-c.last:
+		return c.failed()
 	default:
-		is.cancel(err)
 	}
+	err := fmt.Errorf("%w of %v", errLate, timeout)
+	is.cancel(err)
 	return err
 }
 

@@ -228,13 +228,13 @@ func (s *service) exchange(ctx context.Context) error {
 		if !b.sent {
 			b.sent, b.at = true, s.clock()
 			b.asked = s.changes.asks(b.at)
-			within := s.Timeout
+			b.within = s.Timeout
 			if is.orders {
 				if b.request.Behind = s.placing.reserves(); b.request.Behind != nil {
-					within += s.Timeout // for that
+					b.within += s.Timeout // for that
 				}
 			}
-			err = is.calls.send(b.request, within)
+			err = is.calls.send(b.request, b.within)
 		}
 		var response *pluginv1.JudgeResponse
 		if err == nil {
@@ -261,7 +261,7 @@ func (s *service) exchange(ctx context.Context) error {
 			}
 		case errors.Is(err, errLate):
 			s.slower(b)
-			s.fail(fmt.Errorf("%w of %v", errLate, s.Timeout))
+			s.fail(fmt.Errorf("%w of %v", errLate, b.within))
 			return s.why
 		case is.proven && errors.Is(err, errEnded) && s.mayEnd(err):
 			s.end()
@@ -305,7 +305,7 @@ func (s *service) took(node time.Duration) {
 
 // slower has a service asked about fewer nodes at a time than it was too late with.
 func (s *service) slower(b *batch) {
-	if b.request.Behind != nil || slices.ContainsFunc(b.questions, func(q question) bool { return q.post != nil }) { // that says nothing of how long nodes take
+	if slices.ContainsFunc(b.questions, func(q question) bool { return q.post != nil }) { // that says nothing of how long nodes take
 		return
 	}
 	n := max(1, b.count, len(b.request.GetNodes()))

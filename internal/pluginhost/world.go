@@ -129,6 +129,7 @@ type batch struct {
 	sent      bool
 	at        time.Duration // when it was, by service.clock
 	asked     time.Duration // the same, as changes.asks counts
+	within    time.Duration // of it, the response is to come
 	stale     bool          // nobody asks its questions any more
 }
 

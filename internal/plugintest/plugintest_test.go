@@ -18,7 +18,9 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
@@ -876,5 +878,25 @@ func TestPluginsThatMayChangeThingsAreNotAsked(t *testing.T) {
 	failed, notes := run(t, Config{Client: client, Timeout: hang})
 	if len(failed) > 0 || !strings.Contains(notes, "; post-filter: Looks, not asked; bind: Binds, not asked") {
 		t.Errorf("failed: %v; notes:\n%s", failed, notes)
+	}
+}
+
+// readyLater is a client of a process that is not ready when it is asked first.
+type readyLater struct {
+	pluginv1.PluginServiceClient
+	asked int
+}
+
+func (c *readyLater) Describe(ctx context.Context, in *pluginv1.DescribeRequest, opts ...grpc.CallOption) (*pluginv1.DescribeResponse, error) {
+	if c.asked++; c.asked == 1 {
+		return nil, status.Error(codes.FailedPrecondition, "the plugins are not ready yet")
+	}
+	return c.PluginServiceClient.Describe(ctx, in, opts...)
+}
+
+func TestAProcessThatIsNotReadyIsWaitedFor(t *testing.T) {
+	client := &readyLater{PluginServiceClient: serveHonest(t, honest()[:1]...)}
+	if failed, _ := run(t, Config{Client: client, Timeout: hang}, cases[:1]...); len(failed) > 0 || client.asked != 3 {
+		t.Errorf("failed: %v, asked %d times", failed, client.asked)
 	}
 }

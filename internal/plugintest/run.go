@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
@@ -98,6 +100,9 @@ type suite struct {
 	most        bounds
 }
 
+// notReady is how long it is waited until a process is asked again that is not ready.
+const notReady = 50 * time.Millisecond
+
 // describe asks which plugins there are, twice.
 func (s *suite) describe(ctx context.Context) (note string, err error) {
 	ask := func() (*pluginv1.DescribeResponse, error) {
@@ -106,6 +111,13 @@ func (s *suite) describe(ctx context.Context) (note string, err error) {
 		return s.client.Describe(ctx, &pluginv1.DescribeRequest{})
 	}
 	described, err := ask()
+	for began := time.Now(); status.Code(err) == codes.FailedPrecondition && time.Since(began) < s.timeout; described, err = ask() { // it is not ready yet
+		select {
+		case <-time.After(notReady):
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	}
 	if err != nil {
 		return "", fmt.Errorf("ask for the plugins: %w", err)
 	}

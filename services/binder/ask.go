@@ -97,7 +97,7 @@ func (t *term) tellAsk(out *binderv1.Outcome, in extender.Interest) {
 	if t.extenders.extendersOf(in) == 0 {
 		out.AskPods = askPods
 	}
-	out.AskMilliseconds = (mostAsks*2*t.extenders.longest(in) + askSlack + t.extenders.askFor).Milliseconds() // twice: of the node that it is nominated to, too
+	out.AskMilliseconds = ((mostAsks+1)*2*t.extenders.longest(in) + askSlack + t.extenders.askFor).Milliseconds() // twice: of the node that it is nominated to, too; and once more if the pod before it is not reserved
 }
 
 // ask asks the extenders that a pod interests, and places it on the node that is best then. One pod is asked about at a time, as far as its

@@ -2,12 +2,33 @@ package service
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-scheduler/berth/app"
 	"github.com/berth-scheduler/berth/test/bubble"
 )
+
+// What is wrong from the start is said at once.
+func TestWhatIsWrongFromTheStartIsNotWaitedFor(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		wrong := errors.New("there is no API server")
+		made, err := newService(app.Environment{Kubeconfig: func() (*rest.Config, error) { return nil, wrong }, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := made.Run(t.Context()); !errors.Is(err, wrong) || time.Since(began) > 0 {
+			t.Errorf("%v, %v later", err, time.Since(began))
+		}
+	})
+}
 
 // Pods wait until the cluster has been read, and not for ever. All sleep is by the clock of the bubble, which goes on at once when everybody in it waits.
 func TestPodsWaitUntilTheClusterHasBeenReadOrItTakesTooLong(t *testing.T) {

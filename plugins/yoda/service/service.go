@@ -40,6 +40,8 @@ func newService(e app.Environment) (*app.Made, error) {
 	run := func(ctx context.Context) error {
 		var waiting sync.WaitGroup
 		defer waiting.Wait()
+		ctx, end := context.WithCancel(ctx)
+		defer end() // before that waits
 		waiting.Go(func() { soon(ctx, synced, ready) })
 		cfg, err := e.Kubeconfig()
 		if err != nil {
