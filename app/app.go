@@ -4,7 +4,7 @@
 //		os.Exit(app.Run(app.NewCommand(app.WithService(app.Service{Name: "gpu", Make: makeGPU}))))
 //	}
 //
-// The program has all commands of berth. Berth runs such a service itself, in a process of its own of the same program, if a profile of --config enables a plugin of it: one process for all profiles. "plugin serve" serves the
+// The program has all commands of berth. Berth runs such a service itself, in a process of its own of the same program, or serves it in the binder's, if a profile of --config enables a plugin of it: one for all profiles. "plugin serve" serves the
 // same service for a Berth elsewhere. docs/plugins.md tells which way to choose.
 package app
 
@@ -34,6 +34,9 @@ type Service struct {
 	Annotations []string
 	// Make makes the plugins. It is fast, starts nothing, and calls nobody, for it is also called to find out which plugins there are: also in processes that never serve them. What takes longer, Made.Run does.
 	Make func(Environment) (*Made, error)
+	// InProcess has the binder serve the plugins in its own process, over its memory, instead of running a process for them: pods are placed faster, for nobody has to be woken to be asked. But what a panic ends then is the binder, unless it is in a function of a
+	// plugin, in Make or in Run itself; the memory is the binder's; and one that hangs is not ended. "plugin serve" serves them in a process of their own.
+	InProcess bool
 }
 
 // Environment is what a service is made of.
@@ -161,7 +164,21 @@ func NewCommand(options ...Option) *cobra.Command {
 			RunE: func(*cobra.Command, []string) error { return fmt.Errorf("compiled-in services: %w", err) },
 		}
 	}
-	return command.New(&command.CompiledIn{Services: all.describe, Serve: serveCommand(all)})
+	return command.New(&command.CompiledIn{Services: all.describe, Serve: serveCommand(all), InProcess: all.inProcess()})
+}
+
+// inProcess returns what serves the services that are in the binder's process.
+func (all *services) inProcess() map[string]command.InProcess {
+	out := make(map[string]command.InProcess)
+	for _, s := range all.list {
+		if !s.InProcess {
+			continue
+		}
+		out[s.Name] = func(ctx context.Context, of command.InProcessConfig) error {
+			return s.serve(ctx, Environment{Kubeconfig: reach(of.Kubeconfig), Log: of.Log, Metrics: of.Metrics}, plugin.Config{Listener: of.Listener}, nil)
+		}
+	}
+	return out
 }
 
 // Run runs a command until it is done, or a signal ends it, and returns the code with which the process is to exit. A second signal ends the process at once.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -101,7 +102,7 @@ func (f *serveFlags) supervised(ctx context.Context, stdin io.Reader) (_ context
 	return ctx, end
 }
 
-// serve serves a service until ctx ends. What runs beside it begins before and ends behind it, for what is taken back at the end may need that.
+// serve serves a service until ctx ends.
 func (f *serveFlags) serve(ctx context.Context, s *Service) error {
 	log, _, err := f.log.Open()
 	if err != nil {
@@ -109,10 +110,6 @@ func (f *serveFlags) serve(ctx context.Context, s *Service) error {
 	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	made, err := s.make(Environment{Kubeconfig: reach(f.kubeconfig), Log: log, Metrics: metrics})
-	if err != nil {
-		return err
-	}
 	var l net.Listener // nil: nobody wants metrics
 	if f.metrics != "" {
 		if l, err = f.listenMetrics(); err != nil {
@@ -120,15 +117,28 @@ func (f *serveFlags) serve(ctx context.Context, s *Service) error {
 		}
 		log.Info("serving metrics", "address", l.Addr().String())
 	}
+	var also func(context.Context) error
+	if l != nil {
+		also = func(ctx context.Context) error { return serveMetrics(ctx, l, metrics, log) }
+	}
+	return s.serve(ctx, Environment{Kubeconfig: reach(f.kubeconfig), Log: log, Metrics: metrics}, plugin.Config{Listen: f.listen, TLS: f.tls, InsecurePlaintext: f.plaintext}, also)
+}
+
+// serve serves the service until ctx ends, where cfg says. What runs beside it, which also may be, begins before and ends behind it, for what is taken back at the end may need that.
+func (s *Service) serve(ctx context.Context, of Environment, cfg plugin.Config, also func(context.Context) error) error {
+	made, err := s.make(of)
+	if err != nil {
+		return err
+	}
 	g, serving := errgroup.WithContext(ctx)
 	beside, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	if l != nil {
-		g.Go(func() error { return serveMetrics(beside, l, metrics, log) })
+	if also != nil {
+		g.Go(func() error { return also(beside) })
 	}
 	if made.Run != nil {
 		g.Go(func() error {
-			err := made.Run(beside)
+			err := runs(beside, made.Run, of.Log)
 			if beside.Err() != nil && errors.Is(err, context.Canceled) { // it has been told to end, and why, others say
 				return nil
 			}
@@ -137,12 +147,24 @@ func (f *serveFlags) serve(ctx context.Context, s *Service) error {
 	}
 	g.Go(func() error {
 		defer end()
-		return plugin.Serve(serving, plugin.Config{Listen: f.listen, TLS: f.tls, InsecurePlaintext: f.plaintext, Plugins: made.Plugins, Activator: made.Activator, Ready: made.Ready, Log: log})
+		cfg.Plugins, cfg.Activator, cfg.Ready, cfg.Log = made.Plugins, made.Activator, made.Ready, of.Log
+		return plugin.Serve(serving, cfg)
 	})
 	if err := g.Wait(); err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) {
 		return fmt.Errorf("compiled-in service %q: %w", s.Name, err)
 	}
 	return nil
+}
+
+// runs calls run. A panic is an error: what else there is in the process goes on.
+func runs(ctx context.Context, run func(context.Context) error, log *slog.Logger) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+			log.Error("what runs beside plugins has panicked", "err", fmt.Errorf("%w\n%s", err, debug.Stack()))
+		}
+	}()
+	return run(ctx)
 }
 
 // listenMetrics listens for who wants metrics, in plaintext.

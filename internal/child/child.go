@@ -56,10 +56,15 @@ func Run(ctx context.Context, cfg Config) {
 	// The system ends a child with the thread that has started it: this one has to last.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	Again(ctx, cfg.Log, cfg.once)
+}
+
+// Again calls once until ctx ends, after a pause each time that it returns, which doubles unless it has lasted.
+func Again(ctx context.Context, log *slog.Logger, once func(context.Context) error) {
 	pause := firstPause
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := cfg.once(ctx)
+		err := once(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -67,7 +72,7 @@ func Run(ctx context.Context, cfg Config) {
 		if took >= lasted {
 			pause = firstPause
 		}
-		cfg.Log.Error("process has ended, and is started again", "err", err, "for", took, "after", pause)
+		log.Error("it has ended, and is started again", "err", err, "for", took, "after", pause)
 		wait := time.NewTimer(pause)
 		select {
 		case <-wait.C:

@@ -30,6 +30,8 @@ type CompiledIn struct {
 	Services func(kubeconfig string) ([]config.PluginService, error)
 	// Serve is the command that serves one of them, "serve NAME": where --listen says or, without it, as Berth has a service serve that it runs. It has the flag --log-level. Nil: there are none.
 	Serve *cobra.Command
+	// InProcess has those that are served in the binder's process, by their names: the others are run as Serve.
+	InProcess map[string]InProcess
 
 	// Names are those of kube-scheduler's plugins.
 	Names []string
@@ -37,6 +39,12 @@ type CompiledIn struct {
 	// with which it serves berth.plugin.v1, and what it measures as kube-scheduler does; and --describe, with which it writes [Described] to the file [DescribedFile] instead, and ends. Nil: there are no such plugins.
 	Host *cobra.Command
 }
+
+// InProcess serves a service in the binder's process, of what InProcessConfig says.
+type (
+	InProcess       = roles.InProcess
+	InProcessConfig = roles.InProcessConfig
+)
 
 // DescribedFile is the number of the file that [Described] is written to, in JSON: plugins may write to the others.
 const DescribedFile = 3
@@ -75,7 +83,7 @@ func (f *compiledInFlags) add(fs *pflag.FlagSet) {
 	fs.DurationVar(&f.preBindTimeout, preBindTimeoutFlag, config.PreBindTimeout, "how long what compiled-in plugins do before a bind may take")
 	if f.in.Services != nil {
 		fs.DurationVar(&f.timeout, timeoutFlag, time.Second, "how long an answer of compiled-in plugins may take, but for what they do before a bind and behind it")
-		fs.StringVar(&f.memory, memoryFlag, "2Gi", "how much memory the process of a compiled-in service may have, as a quantity; one that has more is killed, and started again")
+		fs.StringVar(&f.memory, memoryFlag, "2Gi", "how much memory the process of a compiled-in service may have that has one of its own, as a quantity; one that has more is killed, and started again")
 	} else {
 		fs.DurationVar(&f.timeout, timeoutFlag, 5*time.Second, "how long compiled-in plugins may take for one pod and one point, but for what they do before a bind and behind it")
 		fs.StringVar(&f.memory, memoryFlag, "2Gi", "how much memory a process may have that runs the compiled-in plugins of a profile, as a quantity; one that has more is killed, and started again")
@@ -184,13 +192,16 @@ func (f *compiledInFlags) services(cfg *configv1.KubeSchedulerConfiguration, wri
 	if err != nil {
 		return nil, nil, fmt.Errorf("find this program, to run its plugins: %w", err)
 	}
+	cluster.InProcess = f.in.InProcess
 	for _, s := range all {
 		var names []string
 		for _, p := range s.Plugins {
 			names = append(names, p.Name)
 		}
 		s.Timeout.Duration, s.PreBindTimeout.Duration = f.timeout, f.preBindTimeout
-		s.Run = &config.PluginRun{Command: []string{program, "plugin", "serve", s.Name, "--" + logLevelFlag, fs.Lookup(logLevelFlag).Value.String()}, Memory: memory}
+		if s.InProcess = f.in.InProcess[s.Name] != nil; !s.InProcess {
+			s.Run = &config.PluginRun{Command: []string{program, "plugin", "serve", s.Name, "--" + logLevelFlag, fs.Lookup(logLevelFlag).Value.String()}, Memory: memory}
+		}
 		if slices.ContainsFunc(cfg.Profiles, func(p configv1.KubeSchedulerProfile) bool { return len(config.EnabledCompiledIn(&p, names)) > 0 }) {
 			enabled = append(enabled, s)
 		}

@@ -41,6 +41,8 @@ type PluginService struct {
 	Discovered bool `json:"discovered,omitempty"`
 	// Run is how Berth runs it itself, which goes with neither of them, nor with TLS: they talk over a socket of their own. Nil: it does not.
 	Run *PluginRun `json:"run,omitempty"`
+	// InProcess says that it is compiled in, and the binder serves it in its own process. A file says it of none.
+	InProcess bool `json:"inProcess,omitempty"`
 	// Plugins are those that profiles may enable: one at least, 64 at most.
 	Plugins []ServicePlugin `json:"plugins"`
 	// Timeout is how long an answer may take: above 0, a minute at most; 1s if the file does not say.

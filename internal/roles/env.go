@@ -62,7 +62,7 @@ type env struct {
 	clients  *rpc.Clients
 	coord    *coord.Client
 	measured *memberMetrics
-	hosted   sync.Map      // *hosted, by the scheduler name of the profile, or the name of the service behind hostedService
+	hosted   sync.Map      // measures, by the scheduler name of the profile, or the name of the service behind hostedService
 	etcd     *certs.Source // nil: plaintext, or the system's authorities
 	ops      operations    // complete before serving begins
 	filling  *etcdWatch    // of processes with binders or gateways, otherwise nil

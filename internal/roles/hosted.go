@@ -18,6 +18,11 @@ const (
 // hostedService is before the name of a service whose process Berth runs, where processes with the plugins of one profile have that of the profile.
 const hostedService = "service/"
 
+// measures says what plugins measure that Berth runs, in Prometheus' text format.
+type measures interface {
+	get(ctx context.Context) ([]byte, error)
+}
+
 // hosted is what a process with plugins measures that Berth runs. It is passed on as it is: what is foreign is not looked at here, and is nothing of what Berth measures.
 type hosted struct{ client *http.Client }
 
@@ -59,12 +64,12 @@ func (h *hosted) get(ctx context.Context) ([]byte, error) {
 	return text, err
 }
 
-// pluginMetrics returns what a process with plugins measures, by the name of the profile or, behind "service/", of the service; false: there is none of that name here.
+// pluginMetrics returns what plugins measure that Berth runs, by the name of the profile or, behind "service/", of the service; false: there is none of that name here.
 func (e *env) pluginMetrics(ctx context.Context, process string) (text []byte, known bool, err error) {
 	h, known := e.hosted.Load(process)
 	if !known {
 		return nil, false, nil
 	}
-	text, err = h.(*hosted).get(ctx)
+	text, err = h.(measures).get(ctx)
 	return text, true, err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
-// plugins returns the plugin services of the configuration, those that Berth runs itself if some profile uses them, and the processes that it has run plugins that are compiled in, nil if there are none, and what closes the connections to them.
+// plugins returns the plugin services of the configuration, those that Berth runs or serves itself if some profile uses them, and the processes that it has run plugins that are compiled in, nil if there are none, and what closes the connections to them.
 func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, objects pluginhost.Objects, metrics prometheus.Registerer) (h *pluginhost.Host, end func(), err error) {
 	if len(cl.PluginServices) == 0 && cl.CompiledIn == nil {
 		return nil, func() {}, nil
@@ -47,7 +47,8 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 		if s.Discovered {
 			found = discovered.New(s.Name, e.Log)
 		}
-		c, err := e.clientsOf(s, found)
+		within := rpc.Memory() // this process
+		c, err := e.clientsOf(s, found, within)
 		if err != nil {
 			end()
 			return nil, nil, fmt.Errorf("plugin service %q: %w", s.Name, err)
@@ -55,6 +56,8 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 		clients = append(clients, c)
 		service := pluginhost.Service{Name: s.Name, Timeout: s.Timeout.Duration, PreBindTimeout: s.PreBindTimeout.Duration, Ignorable: s.Ignorable, Objects: s.Objects, Annotations: s.Annotations}
 		switch {
+		case s.InProcess:
+			service.Conn, err = e.serveInProcess(ctx, g, c, within, s.Name, &cl)
 		case s.Run != nil:
 			service.Conn, err = e.runService(ctx, g, c, &s, &cl)
 		case found != nil:
@@ -87,8 +90,8 @@ func (e *env) plugins(ctx context.Context, g *errgroup.Group, cl Cluster, object
 	return h, end, nil
 }
 
-// clientsOf returns what connects to a plugin service, at its address or where it is found.
-func (e *env) clientsOf(s config.PluginService, found *discovered.Service) (*rpc.Clients, error) {
+// clientsOf returns what connects to a plugin service, at its address, where it is found, or within this process.
+func (e *env) clientsOf(s config.PluginService, found *discovered.Service, within rpc.Network) (*rpc.Clients, error) {
 	cfg, serverName := rpc.Config{Outside: true, Log: e.Log, Metrics: e.measured.common}, ""
 	if s.TLS != nil {
 		source, err := certs.Open(certs.Files{Cert: s.TLS.Cert, Key: s.TLS.Key, CA: s.TLS.CA}, "", e.Log)
@@ -97,9 +100,13 @@ func (e *env) clientsOf(s config.PluginService, found *discovered.Service) (*rpc
 		}
 		serverName, cfg.TLS = s.TLS.ServerName, &rpc.TLS{Client: source.Credentials()}
 	}
-	cfg.Net = rpc.Outside(serverName)
-	if found != nil {
+	switch {
+	case s.InProcess:
+		cfg.Net = within
+	case found != nil:
 		cfg.Net = rpc.OutsideBy(serverName, found.Dial)
+	default:
+		cfg.Net = rpc.Outside(serverName)
 	}
 	return rpc.NewClients(cfg), nil
 }

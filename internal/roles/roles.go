@@ -59,6 +59,8 @@ type Cluster struct {
 	PluginSteps     map[string]config.Steps
 	// PluginEnvironment is the environment of the processes of services that Berth runs, but for what it says there itself.
 	PluginEnvironment []string
+	// InProcess serve those of PluginServices that are in the binder's process, by their names.
+	InProcess map[string]InProcess
 
 	CompiledIn *CompiledIn     // plugins that the program itself has; nil: it has none
 	Election   *Election       // by which names are shared with other schedulers of a kube source; nil: none is

@@ -57,7 +57,7 @@ func socketsIn(dir string, n int) (socket, metrics string, err error) {
 	return socket, metrics, nil
 }
 
-// idle reports whether Berth would run a service of which no profile uses a plugin.
+// idle reports whether Berth would run or serve a service of which no profile uses a plugin.
 func (c *Cluster) idle(s *config.PluginService) bool {
 	var names []string
 	for _, p := range s.Plugins {
@@ -69,7 +69,7 @@ func (c *Cluster) idle(s *config.PluginService) bool {
 			return false
 		}
 	}
-	return s.Run != nil
+	return s.Run != nil || s.InProcess
 }
 
 // runService runs a service in a process of its own, in g until ctx ends, and returns the connection to it, which clients has. All profiles use the same process. One that panics, hangs or leaks harms only those who ask it.

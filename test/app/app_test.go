@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -47,6 +48,7 @@ func TestMain(m *testing.M) {
 		os.Exit(berthapp.Run(berthapp.NewCommand(
 			berthapp.WithService(berthapp.Service{Name: "cards", Annotations: []string{"cards.example"}, Make: makeCards}),
 			berthapp.WithService(berthapp.Service{Name: "broken", Make: makeBroken}),
+			berthapp.WithService(berthapp.Service{Name: "near", Annotations: []string{"near.example"}, Make: makeNear, InProcess: true}),
 		)))
 	}
 }
@@ -63,8 +65,10 @@ func labelled(name, label string) plugin.Plugin {
 
 // cards hand out numbers, each once, whoever asks.
 type cards struct {
-	of    berthapp.Environment
-	given prometheus.Counter
+	name, prefix string
+	of           berthapp.Environment
+	given        prometheus.Counter
+	breaks       chan struct{} // Run panics when it is told so
 
 	mu   sync.Mutex
 	next int
@@ -72,7 +76,19 @@ type cards struct {
 }
 
 func makeCards(of berthapp.Environment) (*berthapp.Made, error) {
-	c := &cards{of: of, given: prometheus.NewCounter(prometheus.CounterOpts{Name: "cards_given_total"})}
+	return makeNamed("Cards", "cards", of)
+}
+
+// broken says that Run has been told to panic, once in a process.
+var broken atomic.Bool
+
+// makeNear makes the same for Berth's own process.
+func makeNear(of berthapp.Environment) (*berthapp.Made, error) { return makeNamed("Near", "near", of) }
+
+func makeNamed(name, service string, of berthapp.Environment) (*berthapp.Made, error) {
+	c := &cards{
+		name: name, prefix: service + ".example/", of: of, given: prometheus.NewCounter(prometheus.CounterOpts{Name: service + "_given_total"}), breaks: make(chan struct{}, 1),
+	}
 	of.Metrics.MustRegister(c.given)
 	return &berthapp.Made{Plugins: []plugin.Plugin{c.plugin(1)}, Run: c.run}, nil
 }
@@ -94,14 +110,18 @@ func (c *cards) run(ctx context.Context) error {
 	c.mu.Lock()
 	c.ran = true
 	c.mu.Unlock()
-	<-ctx.Done()
-	return ctx.Err()
+	select {
+	case <-c.breaks:
+		panic("a pod says so")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // plugin is the plugin that wants a node with so many cards at least.
 func (c *cards) plugin(least int) plugin.Plugin {
 	return plugin.Plugin{
-		Name: "Cards",
+		Name: c.name,
 		Filter: func(_ context.Context, _ *plugin.Kind, n *plugin.Node) (*plugin.Refusal, error) {
 			if has, _ := strconv.Atoi(n.Labels["cards"]); has < least {
 				return &plugin.Refusal{Reason: "node(s) had too few cards", Unresolvable: true}, nil
@@ -119,7 +139,10 @@ func (c *cards) plugin(least int) plugin.Plugin {
 			}
 			c.next++
 			c.given.Inc()
-			return nil, errors.Join(p.Annotate("cards.example/card", strconv.Itoa(c.next)), p.Annotate("cards.example/process", strconv.Itoa(os.Getpid())), p.Annotate("cards.example/token", os.Getenv("BERTH_TOKEN")))
+			if p.Name == "breaks" && !broken.Swap(true) {
+				c.breaks <- struct{}{}
+			}
+			return nil, errors.Join(p.Annotate(c.prefix+"card", strconv.Itoa(c.next)), p.Annotate(c.prefix+"process", strconv.Itoa(os.Getpid())), p.Annotate(c.prefix+"token", os.Getenv("BERTH_TOKEN")))
 		},
 		Unreserve: func(context.Context, *plugin.Placement) {},
 		Configure: func(arguments json.RawMessage) (plugin.Plugin, error) {
@@ -140,6 +163,8 @@ profiles:
 - schedulerName: many
   plugins: {multiPoint: {enabled: [{name: Cards}]}}
   pluginConfig: [{name: Cards, args: {least: 3}}]
+- schedulerName: near
+  plugins: {multiPoint: {enabled: [{name: Near}]}}
 - schedulerName: tagged
   plugins: {filter: {enabled: [{name: Tagged}]}}
 `
@@ -228,15 +253,12 @@ func (c *carded) placed(profile, name string) (pod *corev1.Pod) {
 	return pod
 }
 
-// chosen returns what the plugin has chosen for a pod.
-func chosen(t *testing.T, pod *corev1.Pod) (card string, process int) {
+// chosen returns what the plugin of a service has chosen for a pod.
+func chosen(t *testing.T, service string, pod *corev1.Pod) (card string, process int) {
 	t.Helper()
-	process, err := strconv.Atoi(pod.Annotations["cards.example/process"])
-	if card = pod.Annotations["cards.example/card"]; err != nil || card == "" {
+	process, err := strconv.Atoi(pod.Annotations[service+".example/process"])
+	if card = pod.Annotations[service+".example/card"]; err != nil || card == "" {
 		t.Fatalf("pod %s has annotations %v", pod.Name, pod.Annotations)
-	}
-	if token := pod.Annotations["cards.example/token"]; token != "" {
-		t.Errorf("the plugins' process has Berth's token %q", token)
 	}
 	return card, process
 }
@@ -266,15 +288,35 @@ func TestACompiledInServiceIsOneSupervisedProcessForAllProfiles(t *testing.T) {
 	if first.Spec.NodeName == "n0" || second.Spec.NodeName != "n2" {
 		t.Errorf("pods are on %s and %s, want n1 or n2, and n2", first.Spec.NodeName, second.Spec.NodeName)
 	}
-	card, process := chosen(t, first)
-	if other, is := chosen(t, second); other == card || is != process || process == c.all.PID() {
+	card, process := chosen(t, "cards", first)
+	if token := first.Annotations["cards.example/token"]; token != "" {
+		t.Errorf("the plugins' process has Berth's token %q", token)
+	}
+	if other, is := chosen(t, "cards", second); other == card || is != process || process == c.all.PID() {
 		t.Errorf("cards %s and %s, of processes %d and %d of Berth %d: want two of one process, which is not Berth's", card, other, process, is, c.all.PID())
 	}
 	if p := c.placed("tagged", "c0"); p.Spec.NodeName != "n1" {
 		t.Errorf("the pod of the other service is on %s, want n1", p.Spec.NodeName)
 	}
-	berthtest.Await(t, berthtest.Patience, "what the process measures to be served", func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.metrics+"/metrics/plugins/service/cards", nil)
+	c.awaitMeasured("cards", "cards_given_total 2")
+
+	kill(t, process)
+	for _, profile := range []string{"any", "many"} {
+		if _, is := chosen(t, "cards", c.placed(profile, "late-"+profile)); is == process {
+			t.Errorf("a pod is placed by process %d, which was killed", is)
+		} else if profile == "many" {
+			process = is
+		}
+	}
+	c.all.Kill() // and what it has started ends with it, though nobody tells it to
+	awaitGone(t, process)
+}
+
+// awaitMeasured waits until a service is said to measure something.
+func (c *carded) awaitMeasured(service, line string) {
+	c.t.Helper()
+	berthtest.Await(c.t, berthtest.Patience, "what service "+service+" measures to be served", func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.metrics+"/metrics/plugins/service/"+service, nil)
 		if err != nil {
 			return err
 		}
@@ -284,22 +326,36 @@ func TestACompiledInServiceIsOneSupervisedProcessForAllProfiles(t *testing.T) {
 		}
 		defer response.Body.Close()
 		text, err := io.ReadAll(response.Body)
-		if err == nil && !strings.Contains(string(text), "\ncards_given_total 2\n") {
+		if err == nil && !strings.Contains("\n"+string(text), "\n"+line+"\n") {
 			err = fmt.Errorf("%s: %s", response.Status, text)
 		}
 		return err
 	})
+}
 
-	kill(t, process)
-	for _, profile := range []string{"any", "many"} {
-		if _, is := chosen(t, c.placed(profile, "late-"+profile)); is == process {
-			t.Errorf("a pod is placed by process %d, which was killed", is)
-		} else if profile == "many" {
-			process = is
+// What panics beside the plugins ends neither Berth nor the pods that wait: they are placed by plugins that are made anew.
+func TestACompiledInServiceMayBeServedInBerthsOwnProcess(t *testing.T) {
+	c := startCarded(t)
+	for _, name := range []string{"a", "breaks"} { // the second may be placed by the plugins that are made anew already
+		p := c.placed("near", name)
+		if _, process := chosen(t, "near", p); p.Spec.NodeName == "n0" || process != c.all.PID() {
+			t.Errorf("pod %s is on %s, by process %d, want n1 or n2, and Berth's, %d", name, p.Spec.NodeName, process, c.all.PID())
 		}
 	}
-	c.all.Kill() // and what it has started ends with it, though nobody tells it to
-	awaitGone(t, process)
+	var given int
+	for k := 1; ; k++ { // the first may be placed before they have ended
+		card, process := chosen(t, "near", c.placed("near", fmt.Sprint("late-", k)))
+		if process != c.all.PID() {
+			t.Errorf("a pod is placed by process %d, want Berth's, %d", process, c.all.PID())
+		}
+		if given, _ = strconv.Atoi(card); given <= 2 { // which were given before
+			break
+		}
+	}
+	c.awaitMeasured("near", fmt.Sprint("near_given_total ", given))
+	if p := c.placed("any", "other"); p.Spec.NodeName == "n0" {
+		t.Errorf("the pod of the service with a process of its own is on %s", p.Spec.NodeName)
+	}
 }
 
 // written runs Berth as far as its configuration, and returns what it says is wrong, or the configuration.
@@ -371,7 +427,7 @@ func TestPluginServeServesTheSameToABerthElsewhere(t *testing.T) {
 
 func TestPluginServeSaysWhatIsWrong(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
-		{"other --listen 127.0.0.1:0", `"other": no service of that name is compiled in: want one of cards, broken`},
+		{"other --listen 127.0.0.1:0", `"other": no service of that name is compiled in: want one of cards, broken, near`},
 		{"cards", "--listen: want where to serve"},
 		{"cards --listen 0.0.0.0:0", "is not a loopback address, and there is no TLS"},
 		{"cards --listen 127.0.0.1:0 --metrics-listen 0.0.0.0:0", "--metrics-listen: [::]:"},

@@ -21,7 +21,7 @@ const AnnotationPrefix = "yoda.berth.dev"
 
 // Service returns the service.
 func Service() app.Service {
-	return app.Service{Name: Name, Annotations: []string{AnnotationPrefix}, Make: newService}
+	return app.Service{Name: Name, Annotations: []string{AnnotationPrefix}, Make: newService, InProcess: true}
 }
 
 // How many requests the API server gets: one for each placement that is given back, and else a list of each kind of objects. The priorities of the API server bound them too.
