@@ -182,6 +182,8 @@ type Kept struct {
 	at    time.Duration
 	// Most is the most that a node can score of which something is not known: weighed, as what [Kept.Of] returns.
 	Most int64
+	// Normalized says that scores are normalised over the nodes that are left: what a node scores depends on which these are. Then neither Most nor what Of says of scores is of use.
+	Normalized bool
 }
 
 // keptPart is what a service has said.
@@ -195,12 +197,12 @@ type keptPart struct {
 	weights []int64
 }
 
-// Kept returns what is known of nodes for a pod. False: next to nothing, or what is said of one node depends on others, as scores do that are normalised. The caller holds the state's lock
+// Kept returns what is known of nodes for a pod. False: next to nothing, or whether one node can run it, or what it scores, depends on what is on others, or plugins normalise scores themselves. The caller holds the state's lock
 // as long as it uses that.
 func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 	k.at = k.now()
 	k.notes(st)
-	out := &Kept{parts: make([]keptPart, 0, len(k.parts)), at: k.at}
+	out, taken := &Kept{parts: make([]keptPart, 0, len(k.parts)), at: k.at}, false
 	for _, p := range k.parts {
 		is := p.service.session
 		p.kind = is.kinds[p.key(subject)]
@@ -210,9 +212,8 @@ func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 		is.clock++
 		p.kind.used = is.clock
 		for n, name := range p.use.scores {
-			if is.plugins[name].GetNormalization() != pluginv1.Normalization_NORMALIZATION_UNSPECIFIED || p.use.weights[n] < 0 {
-				return nil, false
-			}
+			out.Normalized = out.Normalized || is.plugins[name].GetNormalization() != pluginv1.Normalization_NORMALIZATION_UNSPECIFIED
+			taken = taken || p.use.weights[n] < 0
 			out.Most += maxScore * p.use.weights[n]
 		}
 		c := p.kind.column
@@ -224,7 +225,7 @@ func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 		}
 		out.parts = append(out.parts, part)
 	}
-	return out, true
+	return out, out.Normalized || !taken
 }
 
 // Of returns whether all is known of a node, as session.holds does, whether it is refused, and else what it scores.
@@ -241,7 +242,7 @@ func (k *Kept) Of(i cluster.NodeIndex) (known, refused bool, score int64) {
 			known = false
 		case a.verdict != 0:
 			return true, true, 0
-		default:
+		case !k.Normalized:
 			for n, weight := range p.weights {
 				score += weight * int64(p.scores[n][i])
 			}
@@ -453,50 +454,9 @@ func (k *Asking) Score(nodes []cluster.NodeIndex, totals []int64) {
 				totals[n] += total
 			}
 		}
-		for n, name := range p.use.scores {
-			add(p.kind.column.scores[n], p.service.session.plugins[name].GetNormalization(), p.use.weights[n], nodes, totals)
+		if len(p.use.scores) > 0 {
+			p.kind.column.addScores(p.service.session.normalizations(&p.use), p.use.weights, nodes, totals)
 		}
-	}
-}
-
-// add normalises as kube-scheduler's DefaultNormalizeScore does.
-func add(scores []int32, by pluginv1.Normalization, weight int64, nodes []cluster.NodeIndex, totals []int64) {
-	if by == pluginv1.Normalization_NORMALIZATION_UNSPECIFIED {
-		for n, i := range nodes {
-			totals[n] += weight * int64(scores[i])
-		}
-		return
-	}
-	var most int32
-	for _, i := range nodes {
-		most = max(most, scores[i])
-	}
-	// Many nodes score the same, and to divide takes longer than all else. What a score comes to is kept, by some bits of it.
-	const bits = 6
-	var known [1 << bits]struct {
-		score int32
-		comes int64 // to that, weighed; of score 0 what is set below
-	}
-	comesTo := func(score int32) int64 {
-		out := int64(score)
-		if most > 0 {
-			out = maxScore * out / int64(most)
-		}
-		if by == pluginv1.Normalization_NORMALIZATION_REVERSED {
-			out = maxScore - out
-		}
-		return weight * out
-	}
-	for k := range known {
-		known[k].comes = comesTo(0)
-	}
-	for n, i := range nodes {
-		score := scores[i]
-		is := &known[uint32(score)*2654435769>>(32-bits)] // Knuth's multiplicative hash
-		if is.score != score {
-			is.score, is.comes = score, comesTo(score)
-		}
-		totals[n] += is.comes
 	}
 }
 

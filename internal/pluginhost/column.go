@@ -34,6 +34,7 @@ type column struct {
 	text     int                // bytes of refusals
 	renewed  time.Duration      // when it began anew last
 	scores   [][]int32          // by plugin, then by node; not normalised
+	sums     sums               // what these come to
 	alike    bool               // of some nodes it is what was said for an earlier pod alike
 	keeps    bool               // what is said may be taken for the next pod
 }
@@ -46,8 +47,8 @@ type answer struct {
 	verdict uint16        // 0: it can run the pod; else Refusal by column.index
 }
 
-// answerBytes is the size of an answer, scoreBytes that of a score, and columnBytes about what a column takes besides.
-const answerBytes, scoreBytes, columnBytes = 24, 4, 1 << 10
+// answerBytes is the size of an answer, scoreBytes that of a score, sumBytes that of what the scores of a node come to, and columnBytes about what a column takes besides.
+const answerBytes, scoreBytes, sumBytes, columnBytes = 24, 4, 12, 1 << 10
 
 func newColumn(depends dependencies, scores int) *column {
 	return &column{depends: depends, index: make(map[Refusal]uint16), scores: make([][]int32, scores)}
@@ -55,7 +56,11 @@ func newColumn(depends dependencies, scores int) *column {
 
 // bytes returns about how much memory a column takes.
 func (c *column) bytes() int {
-	return columnBytes + len(c.answers)*(answerBytes+scoreBytes*len(c.scores)) + c.text
+	each := answerBytes
+	if len(c.scores) > 0 {
+		each += scoreBytes*len(c.scores) + sumBytes
+	}
+	return columnBytes + len(c.answers)*each + c.text
 }
 
 // grow makes room for so many nodes.
@@ -114,6 +119,7 @@ func (c *column) forget() {
 	clear(c.answers)
 	clear(c.index)
 	c.refusals, c.text, c.alike, c.keeps = nil, 0, false, false
+	c.sums.forget()
 }
 
 // take keeps an answer to a question, if it makes sense.
@@ -175,6 +181,7 @@ func (c *column) take(q *question, a *pluginv1.Answer, began time.Duration) erro
 				c.scores[n][i] = s.GetScores()[k]
 			}
 		}
+		c.sums.scored(i)
 	}
 	return nil
 }

@@ -227,9 +227,11 @@ func (k *Asking) Scores(nodes []cluster.NodeIndex) (out []PluginScores) {
 	for _, p := range k.parts {
 		for n, name := range p.use.scores {
 			s := PluginScores{Plugin: name, Weight: p.use.weights[n], Raw: make([]int64, len(nodes)), Normalized: make([]int64, len(nodes))}
-			scores := p.kind.column.scores[n]
-			add(scores, pluginv1.Normalization_NORMALIZATION_UNSPECIFIED, 1, nodes, s.Raw)
-			add(scores, p.service.session.plugins[name].GetNormalization(), 1, nodes, s.Normalized)
+			scores, by := p.kind.column.scores[n], p.service.session.plugins[name].GetNormalization()
+			most := highest(scores, nodes)
+			for n, i := range nodes {
+				s.Raw[n], s.Normalized[n] = int64(scores[i]), normalized(by, scores[i], most)
+			}
 			out = append(out, s)
 		}
 	}

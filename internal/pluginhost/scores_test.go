@@ -99,12 +99,12 @@ func TestScoresAreBoundedAsTheyAreNormalised(t *testing.T) {
 
 // What answers take is counted by how large scores are.
 func TestTheBytesOfAColumnAreThoseOfItsScores(t *testing.T) {
-	for scores := range 4 {
-		c := newColumn(dependencies{}, scores)
+	for _, tt := range []struct{ scores, each int }{{0, 24}, {1, 24 + 4 + 12}, {3, 24 + 3*4 + 12}} {
+		c := newColumn(dependencies{}, tt.scores)
 		empty := c.bytes()
 		c.grow(1000)
-		if got, want := c.bytes()-empty, 1000*(24+4*scores); got != want {
-			t.Errorf("%d plugins that score: %d bytes of 1000 nodes, want %d", scores, got, want)
+		if got, want := c.bytes()-empty, 1000*tt.each; got != want {
+			t.Errorf("%d plugins that score: %d bytes of 1000 nodes, want %d", tt.scores, got, want)
 		}
 	}
 }
@@ -135,34 +135,65 @@ func TestWhatIsKeptOfTwoPluginsIsOfEach(t *testing.T) {
 	if want := []int64{2*100 + 2*30, 2 * 25, 2*50 + 2*10, 2*75 + 2*20}; !slices.Equal(totals, want) {
 		t.Errorf("totals %v, want %v", totals, want)
 	}
-	if _, kept := k.Kept(st, subjects[0]); kept {
-		t.Error("what one node counts as depends on others, and is taken for known by itself")
+	if kept, is := k.Kept(st, subjects[0]); !is || !kept.Normalized {
+		t.Errorf("what is known: %+v, %v: want that what one node counts as depends on others", kept, is)
 	}
 }
 
-// What nodes score is normalised as DefaultNormalizeScore does it, one by one, however many different scores there are, in whatever order.
+// What nodes score is normalised as DefaultNormalizeScore does it, over those that are left, whatever has been scored anew since it was added up last, and whichever were left then.
 func TestScoresComeToWhatEachComesToByItself(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		scores := rapid.SliceOfN(rapid.OneOf(rapid.Int32Range(0, 3), rapid.Int32Range(0, math.MaxInt32)), 1, 300).Draw(t, "scores")
-		by := rapid.SampledFrom([]pluginv1.Normalization{asIs, proportional, reversed}).Draw(t, "by")
-		weight := rapid.Int64Range(1, 1000).Draw(t, "weight")
-		var nodes []cluster.NodeIndex
-		var want, got []int64
-		most := int64(slices.Max(scores))
-		for i, s := range scores {
-			nodes, got = append(nodes, cluster.NodeIndex(i)), append(got, int64(i))
-			score := int64(s)
-			if by != asIs && most > 0 {
-				score = 100 * score / most
+		score := rapid.OneOf(rapid.Int32Range(0, 3), rapid.Int32Range(0, math.MaxInt32))
+		by := rapid.SliceOfN(rapid.SampledFrom([]pluginv1.Normalization{asIs, proportional, reversed}), 1, 3).Draw(t, "by")
+		c := newColumn(dependencies{}, len(by))
+		c.grow(rapid.IntRange(1, 100).Draw(t, "nodes"))
+		weigh := func() []int64 { return rapid.SliceOfN(rapid.Int64Range(1, 1000), len(by), len(by)).Draw(t, "weights") }
+		weights := weigh()
+		for range rapid.IntRange(1, 10).Draw(t, "rounds") {
+			switch rapid.IntRange(0, 9).Draw(t, "what") {
+			case 0:
+				c.grow(len(c.answers) + rapid.IntRange(1, 70).Draw(t, "more"))
+			case 1:
+				weights = weigh()
+			case 2:
+				c.forget()
 			}
-			if by == reversed {
-				score = 100 - score
+			for range rapid.IntRange(0, 2*len(c.answers)).Draw(t, "scored anew") {
+				i := rapid.IntRange(0, len(c.answers)-1).Draw(t, "node")
+				for k := range by {
+					c.scores[k][i] = score.Draw(t, "score")
+				}
+				c.sums.scored(cluster.NodeIndex(i))
 			}
-			want = append(want, int64(i)+weight*score)
-		}
-		add(scores, by, weight, nodes, got)
-		if !slices.Equal(got, want) {
-			t.Fatalf("%v: got %v, want %v", by, got, want)
+			var nodes []cluster.NodeIndex
+			for i := range c.answers {
+				if rapid.IntRange(0, 3).Draw(t, "left") > 0 {
+					nodes = append(nodes, cluster.NodeIndex(i))
+				}
+			}
+			want, got := make([]int64, len(nodes)), make([]int64, len(nodes))
+			for n := range nodes {
+				want[n], got[n] = int64(n), int64(n)
+			}
+			for k, by := range by {
+				most := int64(0)
+				for _, i := range nodes {
+					most = max(most, int64(c.scores[k][i]))
+				}
+				for n, i := range nodes {
+					score := int64(c.scores[k][i])
+					if by != asIs && most > 0 {
+						score = 100 * score / most
+					}
+					if by == reversed {
+						score = 100 - score
+					}
+					want[n] += weights[k] * score
+				}
+			}
+			if c.addScores(by, weights, nodes, got); !slices.Equal(got, want) {
+				t.Fatalf("%v: got %v, want %v", by, got, want)
+			}
 		}
 	})
 }

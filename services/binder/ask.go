@@ -391,7 +391,7 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 	case len(left) == 0 && nominated:
 		a.alone = rejection{version: s.version, refused: why}
 		return false
-	case len(left) == 0:
+	case len(left)+len(s.others) == 0:
 		a.addKnown(why)
 		if a.over() {
 			return false
@@ -410,6 +410,10 @@ func (a *asked) try(ctx context.Context, s sight, nominated bool) (changed bool)
 		}
 		a.end(why)
 		return false
+	}
+	if len(s.others) > 0 {
+		a.place(a.bestOf(s.others, left), s.version)
+		return !a.over()
 	}
 	if best, is := a.answeredBest(left); is {
 		a.place(best, s.version)

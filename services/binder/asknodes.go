@@ -21,12 +21,17 @@ type sight struct {
 	apart   bool       // the node that the pod is nominated to can run it, and is not among these
 	sure    *seenNode  // nil: plugin services are to be asked; else the best, whatever they would say
 	known   *seenNode  // the best of all other nodes, of which it is known what they would say; nil: there are no others, or these are among the nodes
+
+	others []engine.NodeTotal // those besides the nodes of which it is known what plugin services say, and that they do not refuse: scores are normalised over all of them together
 }
+
+// any reports whether there is a node that can run the pod, as far as that is known.
+func (s *sight) any() bool { return len(s.nodes)+len(s.others) > 0 || s.sure != nil }
 
 // seenNode is a node that can run the pod, and what it scores.
 type seenNode struct {
 	engine.NodeTotal
-	name string
+	name string // "": what plugin services have said of it says whether it is that node still
 }
 
 // scratch is room that questions use one after the other: nodes are many, and most of them are looked at for one pod and no more.
@@ -79,18 +84,25 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 				}
 			}
 		})
-		if !judged || !nominated && len(s.nodes) == 0 && s.sure == nil && !(s.apart && a.alone.failed()) {
+		if !judged || !nominated && !s.any() && !(s.apart && a.alone.failed()) {
 			result, conflict = binderv1.Outcome_RESULT_NO_FIT, conflictNoFit
 		}
 	})
 	if result != binderv1.Outcome_RESULT_UNSPECIFIED {
 		a.result(result, conflict)
 	}
-	return s, len(s.nodes) > 0 || s.sure != nil
+	return s, s.any()
 }
 
 // see has of all nodes that can run the pod those seen that are to be asked about. The caller holds the ledger's lock.
 func (a *asked) see(st *cluster.State, s *sight, all []engine.NodeTotal) {
+	if len(all) <= a.most {
+		if others, unknown, is := a.splitKnown(st, all); is {
+			s.others, s.nodes = others, a.named(st, unknown)
+			a.collect(st, s.nodes)
+			return
+		}
+	}
 	best, unknown := a.known(st, all)
 	switch {
 	case best == nil:
@@ -220,7 +232,7 @@ func (a *asked) left(nodes []seenNode) (out []seenNode) {
 
 // isNode reports whether a node that was seen is that of its index still.
 func (a *asked) isNode(st *cluster.State, n seenNode) bool {
-	return int(n.Node) < st.Nodes.Len() && st.Nodes.Live.Has(n.Node) && st.Nodes.Spec[n.Node].Name == n.name
+	return int(n.Node) < st.Nodes.Len() && st.Nodes.Live.Has(n.Node) && (n.name == "" || st.Nodes.Spec[n.Node].Name == n.name)
 }
 
 // changed reports whether what has happened to a node since a version has the extenders asked once more.

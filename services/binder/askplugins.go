@@ -112,14 +112,67 @@ type knownNode struct {
 	sure             bool // it is the best of all, whatever they would say of the others: even the most that these could score would not make one of them better
 }
 
-// known returns the best of those nodes of which it is known what plugin services say of them, and those that have changed since they were asked. So of many pods of a kind, few have to be asked
-// about, and about few nodes. nil: there is none, or what they say of one depends on others. The caller holds the ledger's lock.
-func (a *asked) known(st *cluster.State, nodes []engine.NodeTotal) (best *knownNode, unknown []engine.NodeTotal) {
+// kept returns what is known of what plugin services say of nodes. nil: they have to be asked about all, or extenders are asked besides, or what all else scores nodes depends on which are left. The caller holds the ledger's lock.
+func (a *asked) kept(st *cluster.State) *pluginhost.Kept {
 	if a.judges == nil || !a.alike || a.extenders.extendersOf(a.in) != 0 {
-		return nil, nil
+		return nil
 	}
 	kept, ok := a.judges.Kept(st, a.subject)
 	if !ok {
+		return nil
+	}
+	return kept
+}
+
+// splitKnown is known where scores are normalised over all nodes that are left: it returns all nodes of which it is known what plugin services say, and that they do not refuse, and those that they have to be asked about. False: none is known. Nodes is not what it was any more. The caller holds the ledger's lock.
+func (a *asked) splitKnown(st *cluster.State, nodes []engine.NodeTotal) (known, unknown []engine.NodeTotal, is bool) {
+	kept := a.kept(st)
+	if kept == nil || !kept.Normalized {
+		return nil, nil, false
+	}
+	all := nodes
+	known, unknown = nodes[:0], a.scratch.unknown[:0]
+	for _, n := range all {
+		switch is, refused, _ := kept.Of(n.Node); {
+		case refused:
+		case is:
+			known = append(known, n)
+		default:
+			unknown = append(unknown, n)
+		}
+	}
+	a.scratch.unknown = unknown
+	return known, unknown, len(known) > 0
+}
+
+// bestOf returns the best of nodes of which it was known what plugin services say, and of others that these have left since, as they score among themselves. Known is not what it was any more.
+func (a *asked) bestOf(known []engine.NodeTotal, left []seenNode) seenNode {
+	for _, n := range left {
+		known = append(known, n.NodeTotal)
+	}
+	indexes, sums := a.scratch.indexes[:0], a.scratch.sums[:0]
+	for k := range known {
+		indexes, sums = append(indexes, known[k].Node), append(sums, known[k].Total)
+	}
+	a.scratch.indexes, a.scratch.sums, a.scratch.totals = indexes, sums, known
+	a.judges.Score(indexes, sums)
+	best := 0
+	for k := range sums {
+		if sums[k] > sums[best] || sums[k] == sums[best] && known[k].Tie < known[best].Tie {
+			best = k
+		}
+	}
+	if first := len(known) - len(left); best >= first {
+		return left[best-first]
+	}
+	return seenNode{NodeTotal: known[best]}
+}
+
+// known returns the best of those nodes of which it is known what plugin services say of them, and those that have changed since they were asked. So of many pods of a kind, few have to be asked
+// about, and about few nodes. nil: there is none, or what they say of one depends on others. The caller holds the ledger's lock.
+func (a *asked) known(st *cluster.State, nodes []engine.NodeTotal) (best *knownNode, unknown []engine.NodeTotal) {
+	kept := a.kept(st)
+	if kept == nil || kept.Normalized {
 		return nil, nil
 	}
 	unknown = a.scratch.unknown[:0]
@@ -179,7 +232,7 @@ func (a *asked) judged(ctx context.Context, s sight) (left []seenNode, why map[s
 	if err != nil {
 		return nil, nil, err
 	}
-	if a.extenders.extendersOf(a.in) != 0 || s.known == nil && !a.leavesAny(nodes) {
+	if a.extenders.extendersOf(a.in) != 0 || s.known == nil && len(s.others) == 0 && !a.leavesAny(nodes) {
 		for _, n := range nodes {
 			if r, is := a.judges.Refusal(n.Node); is {
 				why[n.name] = r
@@ -212,7 +265,7 @@ func (a *asked) exchange(ctx context.Context, s sight) (nodes []seenNode, err er
 			a.failed()
 			return nil, err
 		}
-		if s.known != nil && a.judges.Services() != services { // what is known of the others is not what is asked for any more
+		if (s.known != nil || len(s.others) > 0) && a.judges.Services() != services { // what is known of the others is not what is asked for any more
 			return nil, pluginhost.ErrAgain
 		}
 		more := s.nodes[len(nodes):]
