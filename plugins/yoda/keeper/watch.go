@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -45,14 +47,18 @@ type Config struct {
 }
 
 // Watch tells a [Cards] what the API server says.
-type Watch struct{ Config }
+type Watch struct {
+	Config
+
+	fail context.CancelCauseFunc // ends Run; set by it
+}
 
 // NewWatch returns a Watch, which Run runs, once.
 func NewWatch(cfg Config) *Watch {
 	if cfg.Drivers == nil {
 		cfg.Drivers = []string{"gpu.nvidia.com"}
 	}
-	return &Watch{cfg}
+	return &Watch{Config: cfg}
 }
 
 const (
@@ -63,8 +69,35 @@ const (
 	mostReads  = 16
 )
 
-// Run watches until ctx ends, and returns nil then.
+// errPanicked is why Run has ended if what it is told makes it panic.
+var errPanicked = errors.New("panic")
+
+// guard calls what a word of the API server has done. A panic ends Run, and not the process, in which others may be.
+func (w *Watch) guard(do func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.Log.Error("what is known of cards cannot go on", "err", fmt.Errorf("%w: %v\n%s", errPanicked, p, debug.Stack()))
+			w.fail(fmt.Errorf("%w: %v", errPanicked, p))
+		}
+	}()
+	do()
+}
+
+// Run watches until ctx ends, and returns nil then. A panic is an error. It runs once.
 func (w *Watch) Run(ctx context.Context) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	w.fail = fail
+	if err := w.run(ctx); err != nil {
+		return err
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, errPanicked) {
+		return cause
+	}
+	return nil
+}
+
+func (w *Watch) run(ctx context.Context) error {
 	slices, err := w.givesDevices(ctx)
 	if err != nil {
 		return err
@@ -88,7 +121,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		all.Go(func() { informer.RunWithContext(ctx) })
 		synced[i] = informer.HasSynced
 	}
-	all.Go(func() { w.settle(ctx) })
+	all.Go(func() { w.guard(func() { w.settle(ctx) }) })
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil
 	}
@@ -120,23 +153,32 @@ func (w *Watch) givesDevices(ctx context.Context) (bool, error) {
 // inform returns what calls set for each object that there is, and each time that it changes, and removed when it is gone. Strip leaves of an object what set reads.
 func (w *Watch) inform(lw cache.ListerWatcher, object runtime.Object, strip cache.TransformFunc, set func(any), removed func(name string, object any)) cache.Controller {
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: lw, ObjectType: object, Transform: strip,
+		ListerWatcher: lw, ObjectType: object,
+		Transform: func(o any) (out any, err error) {
+			out = o
+			w.guard(func() { out, err = strip(o) })
+			return out, err
+		},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: set,
+			AddFunc: func(is any) { w.guard(func() { set(is) }) },
 			UpdateFunc: func(was, is any) {
-				before, ok := was.(metav1.Object)
-				if after, is := is.(metav1.Object); ok && is && before.GetUID() != after.GetUID() { // another one of its name: a list says no more
-					removed(before.GetName(), before)
-				}
-				set(is)
+				w.guard(func() {
+					before, ok := was.(metav1.Object)
+					if after, is := is.(metav1.Object); ok && is && before.GetUID() != after.GetUID() { // another one of its name: a list says no more
+						removed(before.GetName(), before)
+					}
+					set(is)
+				})
 			},
 			DeleteFunc: func(was any) {
-				if unseen, ok := was.(cache.DeletedFinalStateUnknown); ok {
-					was = unseen.Obj
-				}
-				if o, ok := was.(metav1.Object); ok {
-					removed(o.GetName(), o)
-				}
+				w.guard(func() {
+					if unseen, ok := was.(cache.DeletedFinalStateUnknown); ok {
+						was = unseen.Obj
+					}
+					if o, ok := was.(metav1.Object); ok {
+						removed(o.GetName(), o)
+					}
+				})
 			},
 		},
 	})
@@ -148,19 +190,23 @@ func bare(o metav1.Object) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
 }
 
+// node is what matters of a node, as it is kept.
+type node struct {
+	metav1.ObjectMeta
+	facts yoda.Facts
+}
+
 func stripNode(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {
 		return o, nil
 	}
-	out := &corev1.Node{ObjectMeta: bare(n), Status: corev1.NodeStatus{Allocatable: n.Status.Allocatable, Capacity: n.Status.Capacity}}
-	out.Labels = n.Labels
-	return out, nil
+	return &node{bare(n), yoda.FactsOf(n.Labels, amounts(n.Status.Allocatable), amounts(n.Status.Capacity))}, nil
 }
 
 func (w *Watch) setNode(o any) {
-	if n, ok := o.(*corev1.Node); ok {
-		w.Cards.SetNode(n.Name, yoda.FactsOf(n.Labels, amounts(n.Status.Allocatable), amounts(n.Status.Capacity)))
+	if n, ok := o.(*node); ok {
+		w.Cards.SetNode(n.Name, n.facts)
 	}
 }
 
@@ -217,29 +263,44 @@ func (w *Watch) scvs() cache.ListerWatcher {
 	return &cache.ListWatch{ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) }, WatchFuncWithContext: client.Watch}
 }
 
-func stripScv(o any) (any, error) {
-	if u, ok := o.(*unstructured.Unstructured); ok {
-		u.SetManagedFields(nil)
-	}
-	return o, nil
+// said is what a collector says, as it is kept: a small part of what the API server's words take in memory, and all nodes' are kept for as long as they are there.
+type said struct {
+	metav1.ObjectMeta
+	status *v1alpha1.Status // nil: it has been made, and not been written yet
+	err    error            // it makes no sense
 }
+
+func stripScv(o any) (any, error) {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return o, nil
+	}
+	out := &said{ObjectMeta: bare(u)}
+	var scv v1alpha1.Scv
+	if out.err = runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &scv); out.err == nil && scv.Status.HeartbeatSeconds != 0 {
+		out.status = &scv.Status
+		out.status.Driver = intern(out.status.Driver)
+		for i := range out.status.Cards { // the cards of a fleet are of few models
+			c := &out.status.Cards[i]
+			c.Model, c.Health, c.Reason = intern(c.Model), intern(c.Health), intern(c.Reason)
+		}
+	}
+	return out, nil
+}
+
+// intern returns the same text, and the same memory for all that are the same.
+func intern[T ~string](text T) T { return T(unique.Make(string(text)).Value()) }
 
 // setScv takes up what a collector says. What cannot be read is as if it had not been said: the API server checks what is written.
 func (w *Watch) setScv(o any) {
-	u, ok := o.(*unstructured.Unstructured)
-	if !ok {
-		return
+	scv, ok := o.(*said)
+	switch {
+	case !ok:
+	case scv.err != nil:
+		w.Log.Warn("what a collector says makes no sense", "node", scv.Name, "err", scv.err)
+	default:
+		w.Cards.SetStatus(scv.Name, scv.status, time.Now())
 	}
-	var scv v1alpha1.Scv
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &scv); err != nil {
-		w.Log.Warn("what a collector says makes no sense", "node", u.GetName(), "err", err)
-		return
-	}
-	status := &scv.Status
-	if status.HeartbeatSeconds == 0 { // it has been made, and not been written yet
-		status = nil
-	}
-	w.Cards.SetStatus(scv.Name, status, time.Now())
 }
 
 func stripSlice(o any) (any, error) {
@@ -307,11 +368,13 @@ func (w *Watch) settle(ctx context.Context) {
 			room <- struct{}{}
 			reads.Go(func() {
 				defer func() { <-room }()
-				fate, err := w.read(ctx, d)
-				if err != nil && ctx.Err() == nil {
-					w.Log.Warn("what has become of a pod is not known, so its cards are not given away", "pod", d.Namespace+"/"+d.Name, "err", err)
-				}
-				w.Cards.Read(d, fate, time.Now())
+				w.guard(func() {
+					fate, err := w.read(ctx, d)
+					if err != nil && ctx.Err() == nil {
+						w.Log.Warn("what has become of a pod is not known, so its cards are not given away", "pod", d.Namespace+"/"+d.Name, "err", err)
+					}
+					w.Cards.Read(d, fate, time.Now())
+				})
 			})
 		}
 	}

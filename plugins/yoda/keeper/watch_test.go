@@ -2,7 +2,10 @@ package keeper
 
 import (
 	"context"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-scheduler/berth/plugins/yoda"
@@ -93,5 +99,34 @@ func TestLittleIsKeptOfAPod(t *testing.T) {
 	}
 	if _, err := yoda.ParseRequest(is.Labels, is.Annotations); err == nil {
 		t.Error("a request that was too long is accepted")
+	}
+}
+
+// A word of the API server that makes what is told panic ends Run, with an error, and nothing else of the process.
+func TestAPanicEndsTheWatchAlone(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.URL.Path != "/api/v1/nodes":
+			w.WriteHeader(http.StatusNotFound)
+		case r.URL.Query().Get("watch") != "":
+			w.WriteHeader(http.StatusBadRequest)
+		default:
+			_, _ = io.WriteString(w, `{"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "n", "uid": "u"}}]}`)
+		}
+	}))
+	defer server.Close()
+	cfg := &rest.Config{Host: server.URL}
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dyn, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := NewWatch(Config{Kube: kube, Dynamic: dyn, Log: slog.New(slog.DiscardHandler), Synced: make(chan struct{})}) // without Cards
+	if err := w.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "panic: runtime error: invalid memory address") {
+		t.Errorf("it ends with %v", err)
 	}
 }
