@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"sigs.k8s.io/yaml"
 
 	schedulingv1 "github.com/berth-scheduler/berth/internal/gen/berth/scheduling/v1"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -140,5 +143,38 @@ func TestVersionTellsClientGatewayAndMembers(t *testing.T) {
 	out, _, err = h.run("", "version", "--server", "elsewhere")
 	if err == nil || client.ReplaceAllString(out, "") != "" || !strings.Contains(fmt.Sprint(err), "no answer from the gateway at elsewhere") {
 		t.Errorf("version without a gateway: %q, %v, want the client's, and why not more", out, err)
+	}
+}
+
+func TestVersionTellsProgramsTheSame(t *testing.T) {
+	h := start(t, &gateway{})
+	client := fmt.Sprintf(`{"version": "v1.2.3", "program": "berth", "goVersion": %q, "platform": "%s/%s"}`, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	all := `{"client": ` + client + `, "gateway": {"version": "v1.2.2"}, "members": [
+		{"version": "unknown", "roles": {"queue": 1}}, {"version": "v1.1.0", "roles": {"filter-worker": 1}}, {"version": "v1.2.2", "roles": {"binder": 1, "filter-worker": 1}}]}`
+	for args, want := range map[string]string{
+		"version -o json": all,
+		"version -o yaml": all,
+		"version -o json --client --server elsewhere": `{"client": ` + client + `}`,
+	} {
+		out, _, err := h.run("", words(args)...)
+		if err != nil {
+			t.Fatalf("%s: %v", args, err)
+		}
+		var got, wanted any
+		if err := yaml.Unmarshal([]byte(out), &got); err != nil {
+			t.Fatalf("%s: %v of %s", args, err, out)
+		}
+		if err := yaml.Unmarshal([]byte(want), &wanted); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(wanted, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", args, diff)
+		}
+	}
+	if _, _, err := h.run("", "version", "-o", "xml"); err == nil || !strings.Contains(err.Error(), `--output "xml" is not json or yaml`) {
+		t.Errorf("version -o xml: %v", err)
+	}
+	if out, _, err := h.run("", "version", "-o", "json", "--server", "elsewhere"); err == nil || out != "" {
+		t.Errorf("version -o json without a gateway: %q, %v, want why not, and nothing that a program would read", out, err)
 	}
 }

@@ -17,8 +17,22 @@ func Build() string {
 	if v := info.Main.Version; v != "" && v != "(devel)" {
 		return v
 	}
+	return setting(info, "vcs.revision")
+}
+
+// Revision returns the commit of the repository that this program was built in; "" if the build does not say.
+func Revision() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	return setting(info, "vcs.revision")
+}
+
+// setting returns what a program was built with; "" if that does not say.
+func setting(info *debug.BuildInfo, key string) string {
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
+		if s.Key == key {
 			return s.Value
 		}
 	}

@@ -78,7 +78,7 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 		goruntime.SetBlockProfileRate(1) // as kube-scheduler does
 	}
 	measured := newMemberMetrics()
-	measured.common.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	measured.common.MustRegister(buildInfo(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	e := &env{Common: c, net: network, measured: measured, ops: newOperations(c)}
 	var err error
 	if c.TLS != (certs.Files{}) {

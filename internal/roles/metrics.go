@@ -3,11 +3,14 @@ package roles
 import (
 	"cmp"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/berth-scheduler/berth/internal/member"
 )
 
 // kubePrefix begins the names of the metrics that kube-scheduler has too.
@@ -23,6 +26,15 @@ type memberMetrics struct {
 
 func newMemberMetrics() *memberMetrics {
 	return &memberMetrics{common: prometheus.NewRegistry(), members: make(map[string]*prometheus.Registry)}
+}
+
+// buildInfo says what the process was built from, by its labels.
+func buildInfo() prometheus.Collector {
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "berth_build_info", Help: "1. The labels say what the process was built from: its version, or a commit instead; the commit, if that is known; what with, and for.",
+	}, []string{"version", "revision", "goversion", "platform"})
+	info.WithLabelValues(cmp.Or(member.Build(), "unknown"), cmp.Or(member.Revision(), "unknown"), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH).Set(1)
+	return info
 }
 
 // of returns where a member registers its metrics.

@@ -217,6 +217,7 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}`), 0o600))
 		NewSession: func(context.Context) (queue.Session, error) { return nil, nil }, Log: log, Metrics: as("queue"),
 	})
 	must(err)
+	must(as("every role").Register(buildInfo()))
 	must(registerReady(as("every role"), &role{role: coord.RoleQueue, ready: func() error { return nil }}))
 	must(registerShards(as("every role with a replica"), rep))
 	must(registerExpiry(as("every role"), nil, nil))

@@ -1,11 +1,11 @@
 package roles
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -110,17 +110,7 @@ func (o *operations) checks() []rpc.Check {
 
 // status is what /statusz says, as of now.
 func (o *operations) status(now time.Time) [][2]string {
-	build, revision := member.Build(), "unknown"
-	if build == "" {
-		build = "unknown"
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				revision = s.Value
-			}
-		}
-	}
+	build, revision := cmp.Or(member.Build(), "unknown"), cmp.Or(member.Revision(), "unknown")
 	lines := [][2]string{
 		{"Started", o.started.UTC().Format(time.UnixDate)}, {"Up", now.Sub(o.started).Truncate(time.Second).String()},
 		{"Go version", runtime.Version()}, {"Binary version", build}, {"Revision", revision},
