@@ -35,7 +35,7 @@ type Service struct {
 	// Make makes the plugins. It is fast, starts nothing, and calls nobody, for it is also called to find out which plugins there are: also in processes that never serve them. What takes longer, Made.Run does.
 	Make func(Environment) (*Made, error)
 	// InProcess has the binder serve the plugins in its own process, over its memory, instead of running a process for them: pods are placed faster, for nobody has to be woken to be asked. But what a panic ends then is the binder, unless it is in a function of a
-	// plugin, in Make or in Run itself; the memory is the binder's; and one that hangs is not ended. "plugin serve" serves them in a process of their own.
+	// plugin, in Make or in Run itself, and so does what no program survives, such as two goroutines that write to a map; and memory and processors are the binder's. An operator may have it in a process of its own all the same: --plugins-in-process=false.
 	InProcess bool
 }
 
@@ -57,7 +57,7 @@ type Made struct {
 	Activator *plugin.Activator
 	// Ready is closed when the plugins can answer, as plugin.Config has it; nil: they can.
 	Ready <-chan struct{}
-	// Run runs beside the plugins until its context ends, or fails, and then the process ends. nil: nothing runs.
+	// Run runs beside the plugins until its context ends, or fails, and then the process ends, or, in the binder's, the plugins do, and are made anew. nil: nothing runs.
 	Run func(ctx context.Context) error
 }
 
@@ -175,7 +175,7 @@ func (all *services) inProcess() map[string]command.InProcess {
 			continue
 		}
 		out[s.Name] = func(ctx context.Context, of command.InProcessConfig) error {
-			return s.serve(ctx, Environment{Kubeconfig: reach(of.Kubeconfig), Log: of.Log, Metrics: of.Metrics}, plugin.Config{Listener: of.Listener}, nil)
+			return s.serve(ctx, Environment{Kubeconfig: reach(of.Kubeconfig), Log: of.Log, Metrics: of.Metrics}, plugin.Config{}, of.Listen, nil)
 		}
 	}
 	return out

@@ -121,14 +121,19 @@ func (f *serveFlags) serve(ctx context.Context, s *Service) error {
 	if l != nil {
 		also = func(ctx context.Context) error { return serveMetrics(ctx, l, metrics, log) }
 	}
-	return s.serve(ctx, Environment{Kubeconfig: reach(f.kubeconfig), Log: log, Metrics: metrics}, plugin.Config{Listen: f.listen, TLS: f.tls, InsecurePlaintext: f.plaintext}, also)
+	return s.serve(ctx, Environment{Kubeconfig: reach(f.kubeconfig), Log: log, Metrics: metrics}, plugin.Config{Listen: f.listen, TLS: f.tls, InsecurePlaintext: f.plaintext}, nil, also)
 }
 
-// serve serves the service until ctx ends, where cfg says. What runs beside it, which also may be, begins before and ends behind it, for what is taken back at the end may need that.
-func (s *Service) serve(ctx context.Context, of Environment, cfg plugin.Config, also func(context.Context) error) error {
+// serve serves the service until ctx ends, where cfg says or, unless that is nil, listen does. What runs beside it, which also may be, begins before and ends behind it, for what is taken back at the end may need that.
+func (s *Service) serve(ctx context.Context, of Environment, cfg plugin.Config, listen func() (net.Listener, error), also func(context.Context) error) error {
 	made, err := s.make(of)
 	if err != nil {
 		return err
+	}
+	if listen != nil { // now, and not before: nobody is kept waiting by one that answers nobody
+		if cfg.Listener, err = listen(); err != nil {
+			return err
+		}
 	}
 	g, serving := errgroup.WithContext(ctx)
 	beside, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -141,6 +146,9 @@ func (s *Service) serve(ctx context.Context, of Environment, cfg plugin.Config, 
 			err := runs(beside, made.Run, of.Log)
 			if beside.Err() != nil && errors.Is(err, context.Canceled) { // it has been told to end, and why, others say
 				return nil
+			}
+			if err != nil && beside.Err() == nil { // now: the plugins may take their time to end
+				of.Log.Error("what runs beside plugins has failed, and they are to end", "err", err)
 			}
 			return err
 		})
@@ -156,7 +164,7 @@ func (s *Service) serve(ctx context.Context, of Environment, cfg plugin.Config, 
 	return nil
 }
 
-// runs calls run. A panic is an error: what else there is in the process goes on.
+// runs calls run. A panic is an error, also one of its error's methods: what else there is in the process goes on.
 func runs(ctx context.Context, run func(context.Context) error, log *slog.Logger) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -164,8 +172,20 @@ func runs(ctx context.Context, run func(context.Context) error, log *slog.Logger
 			log.Error("what runs beside plugins has panicked", "err", fmt.Errorf("%w\n%s", err, debug.Stack()))
 		}
 	}()
-	return run(ctx)
+	if err = run(ctx); err == nil {
+		return nil
+	}
+	return failure{err.Error(), errors.Is(err, context.Canceled)}
 }
+
+// failure is an error of foreign code, as it was.
+type failure struct {
+	text     string
+	canceled bool
+}
+
+func (f failure) Error() string        { return f.text }
+func (f failure) Is(target error) bool { return f.canceled && target == context.Canceled }
 
 // listenMetrics listens for who wants metrics, in plaintext.
 func (f *serveFlags) listenMetrics() (net.Listener, error) {

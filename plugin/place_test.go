@@ -328,7 +328,11 @@ func TestThePluginThatDoesNotSucceedEndsTheStep(t *testing.T) {
 	for name, tt := range steps {
 		for want, f := range map[string]func() (*Rejection, error){
 			" B: no license": func() (*Rejection, error) { return why, nil },
-			fmt.Sprintf(` error: running %s plugin "B": no such thing`, name):               func() (*Rejection, error) { return why, errors.New("no such thing") },
+			fmt.Sprintf(` error: running %s plugin "B": no such thing`, name): func() (*Rejection, error) { return why, errors.New("no such thing") },
+			fmt.Sprintf(` error: running %s plugin "B": panic: runtime error: invalid memory address or nil pointer dereference`, name): func() (*Rejection, error) {
+				var none *wrapper // which is an error, all the same
+				return nil, none
+			},
 			fmt.Sprintf(` error: running %s plugin "B": panic: at the disco`, name):         func() (*Rejection, error) { panic("at the disco") },
 			fmt.Sprintf(` error: running %s plugin "B": it is rejected without a re`, name): func() (*Rejection, error) { return new(Rejection), nil },
 			" B: " + strings.Repeat("é", 512):                                               func() (*Rejection, error) { return &Rejection{Reason: strings.Repeat("é", 600)}, nil },
@@ -1168,3 +1172,8 @@ func TestWhoWaitsForATurnEndsWithThePlacement(t *testing.T) {
 		}
 	})
 }
+
+// wrapper is an error whose methods panic where it is nil.
+type wrapper struct{ error }
+
+func (w *wrapper) Unwrap() error { return w.error }

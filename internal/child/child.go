@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os/exec"
 	"runtime"
+	"sync"
 	"time"
 )
 
@@ -135,18 +136,17 @@ func (c *Config) once(ctx context.Context) error {
 
 // watch ends the process when it must not go on, until ctx ends.
 func (c *Config) watch(ctx context.Context, pid int, kill context.CancelCauseFunc) {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	if c.Alive != nil {
+		asking.Go(func() {
+			if err := Silence(ctx, c.Alive, cmp.Or(c.AliveEvery, aliveEvery)); err != nil {
+				kill(err)
+			}
+		})
+	}
 	memory := time.NewTicker(memoryEvery)
 	defer memory.Stop()
-	every := cmp.Or(c.AliveEvery, aliveEvery)
-	alive := time.NewTicker(every)
-	defer alive.Stop()
-	began, answer := time.Now(), make(chan error, 1)
-	asked, answered, silent := false, false, 0
-	defer func() {
-		if asked {
-			<-answer
-		}
-	}()
 	for {
 		select {
 		case <-ctx.Done():
@@ -155,27 +155,35 @@ func (c *Config) watch(ctx context.Context, pid int, kill context.CancelCauseFun
 			if has := resident(pid); c.Memory > 0 && has > c.Memory {
 				kill(fmt.Errorf("%w: %d MiB of %d", errMemory, has>>20, c.Memory>>20))
 			}
-		case <-alive.C:
-			if asked || c.Alive == nil {
-				continue
-			}
-			asked = true
-			go func() {
-				ctx, cancel := context.WithTimeout(ctx, every)
-				defer cancel()
-				answer <- c.Alive(ctx)
-			}()
-		case err := <-answer:
-			asked = false
-			switch {
-			case err == nil:
-				answered, silent = true, 0
-			case answered || time.Since(began) > startWithin:
-				silent++
-			}
-			if silent == mostSilent {
-				kill(fmt.Errorf("%w: %w", errSilent, err))
-			}
+		}
+	}
+}
+
+// Silence asks something whether it lives, every so often, 0 means 5 s, and for no longer than that. It returns an error when it has failed to say so three times in a row, once it has, or a minute is over; nil when ctx ends.
+func Silence(ctx context.Context, alive func(context.Context) error, every time.Duration) error {
+	every = cmp.Or(every, aliveEvery)
+	ask := time.NewTicker(every)
+	defer ask.Stop()
+	began, answered, silent := time.Now(), false, 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ask.C:
+		}
+		within, cancel := context.WithTimeout(ctx, every)
+		err := alive(within)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			answered, silent = true, 0
+		case answered || time.Since(began) > startWithin:
+			silent++
+		}
+		if silent == mostSilent {
+			return fmt.Errorf("%w: %w", errSilent, err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -64,6 +65,7 @@ const (
 	memoryFlag         = "plugin-memory"
 	timeoutFlag        = "plugin-timeout"
 	preBindTimeoutFlag = "plugin-pre-bind-timeout"
+	inProcessFlag      = "plugins-in-process"
 	verbosityFlag      = "plugin-v"
 	modulesFlag        = "plugin-vmodule"
 )
@@ -74,6 +76,7 @@ type compiledInFlags struct {
 	memory, modules         string
 	timeout, preBindTimeout time.Duration
 	verbosity               uint16
+	inProcess               bool
 }
 
 func (f *compiledInFlags) add(fs *pflag.FlagSet) {
@@ -81,6 +84,9 @@ func (f *compiledInFlags) add(fs *pflag.FlagSet) {
 		return
 	}
 	fs.DurationVar(&f.preBindTimeout, preBindTimeoutFlag, config.PreBindTimeout, "how long what compiled-in plugins do before a bind may take")
+	if len(f.in.InProcess) > 0 {
+		fs.BoolVar(&f.inProcess, inProcessFlag, true, "serve compiled-in services in this process that may be: "+strings.Join(slices.Sorted(maps.Keys(f.in.InProcess)), ", ")+"; false: each in one of its own, which a plugin that crashes, hangs or leaks ends alone")
+	}
 	if f.in.Services != nil {
 		fs.DurationVar(&f.timeout, timeoutFlag, time.Second, "how long an answer of compiled-in plugins may take, but for what they do before a bind and behind it")
 		fs.StringVar(&f.memory, memoryFlag, "2Gi", "how much memory the process of a compiled-in service may have that has one of its own, as a quantity; one that has more is killed, and started again")
@@ -199,7 +205,7 @@ func (f *compiledInFlags) services(cfg *configv1.KubeSchedulerConfiguration, wri
 			names = append(names, p.Name)
 		}
 		s.Timeout.Duration, s.PreBindTimeout.Duration = f.timeout, f.preBindTimeout
-		if s.InProcess = f.in.InProcess[s.Name] != nil; !s.InProcess {
+		if s.InProcess = f.inProcess && f.in.InProcess[s.Name] != nil; !s.InProcess {
 			s.Run = &config.PluginRun{Command: []string{program, "plugin", "serve", s.Name, "--" + logLevelFlag, fs.Lookup(logLevelFlag).Value.String()}, Memory: memory}
 		}
 		if slices.ContainsFunc(cfg.Profiles, func(p configv1.KubeSchedulerProfile) bool { return len(config.EnabledCompiledIn(&p, names)) > 0 }) {

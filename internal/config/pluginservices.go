@@ -196,6 +196,9 @@ func checkServices(written []writtenService) ([]PluginService, error) {
 		for _, msg := range validation.IsDNS1123Label(s.Name) {
 			add(field.Invalid(at.Child("name"), s.Name, msg))
 		}
+		if s.InProcess {
+			add(field.Forbidden(at.Child("inProcess"), "a program has services in its own process that are compiled into it, and no file has any"))
+		}
 		if names[s.Name] {
 			add(field.Duplicate(at.Child("name"), s.Name))
 		}

@@ -192,6 +192,7 @@ func TestWhatIsWrongWithPluginServicesIsNamed(t *testing.T) {
 		{"an empty tls", service("address: 'localhost:1', tls: {}"), "services[0].tls.ca: Required value"},
 
 		{"run, and an address", service("run: {command: [/p]}, address: 'unix:///a'"), `services[0].address: Forbidden: goes with no run: Berth runs the process itself, on a socket that nobody else reaches`},
+		{"in the process of nobody", service("address: 'unix:///a', inProcess: true"), "services[0].inProcess: Forbidden: a program has services in its own process that are compiled into it"},
 		{"run, and discovered", service("run: {command: [/p]}, discovered: true"), "services[0].discovered: Forbidden: goes with no run"},
 		{"run, with TLS", service("run: {command: [/p]}, tls: {ca: a, cert: b, key: c}"), "services[0].tls: Forbidden: goes with no run"},
 		{"run, in plaintext", service("run: {command: [/p]}, insecure: true"), "services[0].insecure: Forbidden: goes with no run"},

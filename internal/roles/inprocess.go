@@ -22,16 +22,16 @@ type InProcess func(ctx context.Context, of InProcessConfig) error
 
 // InProcessConfig is what a service in this process is given.
 type InProcessConfig struct {
-	Listener   net.Listener         // where it serves, and nobody else
-	Kubeconfig string               // how to reach the API server; "": as a pod in a cluster
-	Log        *slog.Logger         // never nil
-	Metrics    *prometheus.Registry // what it measures
+	Listen     func() (net.Listener, error) // opens where it serves, and nobody else
+	Kubeconfig string                       // how to reach the API server; "": as a pod in a cluster
+	Log        *slog.Logger                 // never nil
+	Metrics    prometheus.Registerer        // of what it measures
 }
 
 // inProcessEnds is how soon a service has to end when this process does: as soon as one that has a process of its own.
 const inProcessEnds = 2 * time.Second
 
-// serveInProcess serves a service in this process, in g until ctx ends, over a network that nobody else has, and returns the connection to it, which clients has. What ends by itself is begun anew.
+// serveInProcess serves a service in this process, in g until ctx ends, over a network that nobody else has, and returns the connection to it, which clients has. What ends by itself is begun anew. Nothing ends one that hangs but the end of this process: if it answers nobody any more, g fails.
 func (e *env) serveInProcess(ctx context.Context, g *errgroup.Group, clients *rpc.Clients, network rpc.Network, name string, cl *Cluster) (grpc.ClientConnInterface, error) {
 	serve, log := cl.InProcess[name], e.Log.With("service", name)
 	if serve == nil {
@@ -42,14 +42,21 @@ func (e *env) serveInProcess(ctx context.Context, g *errgroup.Group, clients *rp
 		return nil, err
 	}
 	once := func(ctx context.Context) error {
-		l, err := network.Listen(name)
-		if err != nil {
-			return err
-		}
-		defer l.Close() // whatever becomes of it: it is listened there again
-		metrics := prometheus.NewRegistry()
-		e.hosted.Store(hostedService+name, registered{metrics})
-		return serve(ctx, InProcessConfig{Listener: l, Kubeconfig: cl.Kubeconfig, Log: log, Metrics: metrics})
+		var l net.Listener
+		defer func() { // whatever becomes of it: it is listened there again
+			if l != nil {
+				_ = l.Close()
+			}
+		}()
+		registry := prometheus.NewRegistry()
+		e.hosted.Store(hostedService+name, newRegistered(registry))
+		return serve(ctx, InProcessConfig{
+			Listen: func() (_ net.Listener, err error) {
+				l, err = network.Listen(name)
+				return l, err
+			},
+			Kubeconfig: cl.Kubeconfig, Log: log, Metrics: guardedRegisterer{registry},
+		})
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -57,12 +64,15 @@ func (e *env) serveInProcess(ctx context.Context, g *errgroup.Group, clients *rp
 		child.Again(ctx, log, once)
 	}()
 	g.Go(func() error {
-		<-ctx.Done()
+		err := child.Silence(ctx, alive(conn), 0)
+		if err != nil {
+			return fmt.Errorf("plugin service %q, which is in this process: %w: another process is to go on", name, err)
+		}
 		late := time.NewTimer(inProcessEnds)
 		defer late.Stop()
 		select {
 		case <-ended:
-		case <-late.C: // one that hangs cannot be ended, and keeps nobody: this process ends, too
+		case <-late.C: // this process ends, too
 			log.Error("service does not end, and is left behind", "after", inProcessEnds)
 		}
 		return nil
@@ -70,11 +80,75 @@ func (e *env) serveInProcess(ctx context.Context, g *errgroup.Group, clients *rp
 	return conn, nil
 }
 
-// registered is what plugins in this process measure.
-type registered struct{ from prometheus.Gatherer }
+// guardedRegisterer registers collectors of foreign code: a registry calls them in goroutines of its own, where a panic would end the process.
+type guardedRegisterer struct{ prometheus.Registerer }
 
-func (m registered) get(context.Context) ([]byte, error) {
-	families, err := m.from.Gather()
+func (r guardedRegisterer) Register(c prometheus.Collector) error {
+	return r.Registerer.Register(guardedCollector{c})
+}
+
+func (r guardedRegisterer) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		r.Registerer.MustRegister(guardedCollector{c})
+	}
+}
+
+func (r guardedRegisterer) Unregister(c prometheus.Collector) bool {
+	return r.Registerer.Unregister(guardedCollector{c})
+}
+
+// guardedCollector measures nothing where a collector panics, and says so.
+type guardedCollector struct{ prometheus.Collector }
+
+func (c guardedCollector) Collect(out chan<- prometheus.Metric) {
+	defer func() {
+		if p := recover(); p != nil {
+			err := fmt.Errorf("a collector has panicked: %v", p)
+			out <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+		}
+	}()
+	c.Collector.Collect(out)
+}
+
+// registered is what plugins in this process measure. One who asks at a time is answered, and nobody waits for long: collectors may wait for plugins that hang.
+type registered struct {
+	from prometheus.Gatherer
+	turn chan struct{} // has room for who asks
+}
+
+func newRegistered(from prometheus.Gatherer) *registered {
+	return &registered{from, make(chan struct{}, 1)}
+}
+
+func (m *registered) get(ctx context.Context) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, hostedWithin)
+	defer cancel()
+	select {
+	case m.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	type said struct {
+		text []byte
+		err  error
+	}
+	answer := make(chan said, 1)
+	go func() { // one at most is left behind
+		defer func() { <-m.turn }()
+		text, err := textOf(m.from)
+		answer <- said{text, err}
+	}()
+	select {
+	case is := <-answer:
+		return is.text, is.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// textOf returns what is gathered, in Prometheus' text format, no more of it than a process with plugins may say.
+func textOf(from prometheus.Gatherer) ([]byte, error) {
+	families, err := from.Gather()
 	if err != nil {
 		return nil, err
 	}
@@ -82,6 +156,9 @@ func (m registered) get(context.Context) ([]byte, error) {
 	for _, f := range families {
 		if _, err := expfmt.MetricFamilyToText(&text, f); err != nil {
 			return nil, err
+		}
+		if text.Len() > hostedMost {
+			return nil, fmt.Errorf("the plugins say more than %d bytes", hostedMost)
 		}
 	}
 	return text.Bytes(), nil

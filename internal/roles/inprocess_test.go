@@ -9,9 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/plugin"
 	"github.com/berth-scheduler/berth/test/bubble"
 )
 
@@ -22,12 +24,18 @@ func TestAServiceInThisProcessIsBegunAnewWhereItWas(t *testing.T) {
 		clients := rpc.NewClients(rpc.Config{Net: within, Outside: true})
 		defer clients.Close()
 		var began []InProcessConfig
+		var at string
 		cl := &Cluster{Kubeconfig: "k", InProcess: map[string]InProcess{"s": func(ctx context.Context, of InProcessConfig) error {
-			if began = append(began, of); len(began) == 1 {
+			began = append(began, of)
+			l, err := of.Listen()
+			if err != nil {
+				return err
+			}
+			if len(began) == 1 {
 				return errors.New("it ends by itself, and has closed nothing")
 			}
-			<-ctx.Done()
-			return nil
+			at = l.Addr().String()
+			return plugin.Serve(ctx, plugin.Config{Plugins: []plugin.Plugin{{Name: "P", Score: func(context.Context, *plugin.Kind, *plugin.Node) (int64, error) { return 0, nil }}}, Listener: l})
 		}}}
 		g, ctx := errgroup.WithContext(ctx)
 		if _, err := e.serveInProcess(ctx, g, clients, within, "s", cl); err != nil {
@@ -35,7 +43,7 @@ func TestAServiceInThisProcessIsBegunAnewWhereItWas(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(began) != 2 || began[1].Kubeconfig != "k" || began[1].Metrics == began[0].Metrics || began[1].Listener.Addr().String() != "s" {
+		if len(began) != 2 || began[1].Kubeconfig != "k" || began[1].Metrics == began[0].Metrics || at != "s" {
 			t.Fatalf("it was begun %d times: %+v", len(began), began)
 		}
 		if text, known, err := e.pluginMetrics(ctx, "service/s"); !known || err != nil {
@@ -66,6 +74,68 @@ func TestAServiceInThisProcessThatHangsKeepsNobody(t *testing.T) {
 		began := time.Now()
 		if err := g.Wait(); err != nil || time.Since(began) != inProcessEnds {
 			t.Errorf("it has ended after %v with %v, want %v", time.Since(began), err, inProcessEnds)
+		}
+	})
+}
+
+// Nothing ends a service in this process that answers nobody any more, so this process is to end.
+func TestThisProcessEndsWithAServiceInItThatAnswersNobody(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		within, e := rpc.Memory(), env{Common: Common{Log: slog.New(slog.DiscardHandler)}}
+		clients := rpc.NewClients(rpc.Config{Net: within, Outside: true})
+		defer clients.Close()
+		hangs := make(chan struct{})
+		cl := &Cluster{InProcess: map[string]InProcess{"s": func(context.Context, InProcessConfig) error { <-hangs; return errors.New("it has hung") }}}
+		g, ctx := errgroup.WithContext(ctx)
+		if _, err := e.serveInProcess(ctx, g, clients, within, "s", cl); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Wait(); err == nil || !strings.Contains(err.Error(), `plugin service "s", which is in this process: it does not answer`) {
+			t.Errorf("it ends with %v", err)
+		}
+		close(hangs)
+	})
+}
+
+// collects is a collector that calls itself.
+type collects func()
+
+func (c collects) Describe(out chan<- *prometheus.Desc) {
+	out <- prometheus.NewDesc("m", "", nil, nil)
+}
+
+func (c collects) Collect(chan<- prometheus.Metric) { c() }
+
+func TestWhatAServiceInThisProcessMeasuresHarmsNobody(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		m, register := newRegistered(registry), guardedRegisterer{registry}
+		panics := collects(func() { panic("oh no") })
+		register.MustRegister(&panics)
+		if _, err := m.get(t.Context()); err == nil || !strings.Contains(err.Error(), "a collector has panicked: oh no") {
+			t.Errorf("one that panics: %v", err)
+		}
+		if !register.Unregister(&panics) {
+			t.Error("it is not to be unregistered")
+		}
+		hung := make(chan struct{})
+		hangs := collects(func() { <-hung })
+		register.MustRegister(&hangs)
+		for range 3 { // which is as many as are left behind, if each is
+			began := time.Now()
+			if _, err := m.get(t.Context()); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != hostedWithin {
+				t.Errorf("one that hangs: %v after %v", err, time.Since(began))
+			}
+		}
+		close(hung)
+		synctest.Wait()
+		register.Unregister(&hangs)
+		much := prometheus.NewGauge(prometheus.GaugeOpts{Name: "much", Help: strings.Repeat("much ", hostedMost/5)})
+		register.MustRegister(much)
+		if _, err := m.get(t.Context()); err == nil || !strings.Contains(err.Error(), "more than 4194304 bytes") {
+			t.Errorf("a flood: %v", err)
 		}
 	})
 }

@@ -176,7 +176,7 @@ func pluginMetrics(of func(ctx context.Context, process string) ([]byte, bool, e
 		case !known:
 			answerText(w, http.StatusNotFound, "no compiled-in plugins of a profile of that name run here, nor does a service/NAME that Berth runs")
 		case err != nil:
-			answerText(w, http.StatusBadGateway, "the plugins' process does not say what it measures, or says too much")
+			answerText(w, http.StatusBadGateway, "the plugins do not say what they measure, or say too much")
 		default:
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 			w.Header().Set("X-Content-Type-Options", "nosniff")

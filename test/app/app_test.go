@@ -202,7 +202,7 @@ type carded struct {
 	metrics string // where they are served
 }
 
-func startCarded(t *testing.T) *carded {
+func startCarded(t *testing.T, flags ...string) *carded {
 	t.Helper()
 	t.Setenv("BERTH_TOKEN", "secret") // which no plugin sees
 	c := &carded{t: t, cp: kubetest.StartT(t, kubetest.Options{})}
@@ -220,8 +220,8 @@ func startCarded(t *testing.T) *carded {
 		t.Fatal(err)
 	}
 	c.metrics = "127.0.0.1:" + ports[0]
-	c.all, err = kubetest.StartProcess("berth", filepath.Join(t.TempDir(), "log"), program(t), "all", "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--http-listen", "",
-		"--metrics-listen", c.metrics, "--kubeconfig", c.cp.Kubeconfig(), "--leader-elect=false", "--plugin-timeout", "10s", "--config", put(t, "config.yaml", configuration), "--plugin-services", services(t))
+	c.all, err = kubetest.StartProcess("berth", filepath.Join(t.TempDir(), "log"), append([]string{program(t), "all", "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--http-listen", "",
+		"--metrics-listen", c.metrics, "--kubeconfig", c.cp.Kubeconfig(), "--leader-elect=false", "--plugin-timeout", "10s", "--config", put(t, "config.yaml", configuration), "--plugin-services", services(t)}, flags...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,6 +355,13 @@ func TestACompiledInServiceMayBeServedInBerthsOwnProcess(t *testing.T) {
 	c.awaitMeasured("near", fmt.Sprint("near_given_total ", given))
 	if p := c.placed("any", "other"); p.Spec.NodeName == "n0" {
 		t.Errorf("the pod of the service with a process of its own is on %s", p.Spec.NodeName)
+	}
+}
+
+func TestAnOperatorHasAServiceInAProcessOfItsOwnAllTheSame(t *testing.T) {
+	c := startCarded(t, "--plugins-in-process=false")
+	if card, process := chosen(t, "near", c.placed("near", "a")); card != "1" || process == c.all.PID() {
+		t.Errorf("the pod has card %s, of process %d, want 1, and not Berth's, %d", card, process, c.all.PID())
 	}
 }
 
