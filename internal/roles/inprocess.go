@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,6 +42,7 @@ func (e *env) serveInProcess(ctx context.Context, g *errgroup.Group, clients *rp
 	if err != nil {
 		return nil, err
 	}
+	silent := make(chan error, 1)
 	once := func(ctx context.Context) error {
 		var l net.Listener
 		defer func() { // whatever becomes of it: it is listened there again
@@ -48,6 +50,15 @@ func (e *env) serveInProcess(ctx context.Context, g *errgroup.Group, clients *rp
 				_ = l.Close()
 			}
 		}()
+		var asking sync.WaitGroup
+		defer asking.Wait()
+		watched, ends := context.WithCancel(ctx)
+		defer ends()
+		asking.Go(func() { // as long as it is served: between that, it is silent for good reason
+			if err := child.Silence(watched, alive(conn), 0); err != nil {
+				silent <- err // the first is the last: it hangs
+			}
+		})
 		registry := prometheus.NewRegistry()
 		e.hosted.Store(hostedService+name, newRegistered(registry))
 		return serve(ctx, InProcessConfig{
@@ -64,9 +75,10 @@ func (e *env) serveInProcess(ctx context.Context, g *errgroup.Group, clients *rp
 		child.Again(ctx, log, once)
 	}()
 	g.Go(func() error {
-		err := child.Silence(ctx, alive(conn), 0)
-		if err != nil {
+		select {
+		case err := <-silent:
 			return fmt.Errorf("plugin service %q, which is in this process: %w: another process is to go on", name, err)
+		case <-ctx.Done():
 		}
 		late := time.NewTimer(inProcessEnds)
 		defer late.Stop()

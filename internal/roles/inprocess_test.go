@@ -99,6 +99,31 @@ func TestThisProcessEndsWithAServiceInItThatAnswersNobody(t *testing.T) {
 	})
 }
 
+// One that fails each time that it is begun is silent for half a minute between: other plugins, and pods that need none, are not to suffer.
+func TestThisProcessGoesOnWithAServiceInItThatFailsEachTime(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		within, e := rpc.Memory(), env{Common: Common{Log: slog.New(slog.DiscardHandler)}}
+		clients := rpc.NewClients(rpc.Config{Net: within, Outside: true})
+		defer clients.Close()
+		began := 0
+		cl := &Cluster{InProcess: map[string]InProcess{"s": func(context.Context, InProcessConfig) error { began++; return errors.New("it fails") }}}
+		g, ctx := errgroup.WithContext(ctx)
+		if _, err := e.serveInProcess(ctx, g, clients, within, "s", cl); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if ctx.Err() != nil || began < 100 {
+			t.Errorf("after an hour, %v, and it was begun %d times", context.Cause(ctx), began)
+		}
+		end()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // collects is a collector that calls itself.
 type collects func()
 
