@@ -3,6 +3,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,12 +43,14 @@ func New(in *CompiledIn) *cobra.Command {
 		Short:         "A Kubernetes scheduler built as gRPC microservices",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       cmp.Or(member.Build(), "unknown"),
 	}
 	root.AddGroup(&cobra.Group{ID: "server", Title: "Server commands:"}, &cobra.Group{ID: "client", Title: "Client commands:"})
 	server := []*cobra.Command{allCommand(in), binderCommand(in), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand(), configCommand(), certsCommand(), etcdInitCommand(), healthCommand()}
 	for _, c := range server {
 		c.GroupID = "server"
 		c.Args = cobra.NoArgs
+		c.SetFlagErrorFunc(explainRemoved)
 		root.AddCommand(c)
 	}
 	plugins := pluginCommand()
