@@ -54,7 +54,7 @@ func (e *env) serveInProcess(ctx context.Context, g *errgroup.Group, clients *rp
 		defer asking.Wait()
 		watched, ends := context.WithCancel(ctx)
 		defer ends()
-		asking.Go(func() { // as long as it is served: between that, it is silent for good reason
+		asking.Go(func() { // as long as it is served, and until it has ended: between that, it is silent for good reason
 			if err := child.Silence(watched, alive(conn), 0); err != nil {
 				silent <- err // the first is the last: it hangs
 			}
@@ -112,15 +112,25 @@ func (r guardedRegisterer) Unregister(c prometheus.Collector) bool {
 // guardedCollector measures nothing where a collector panics, and says so.
 type guardedCollector struct{ prometheus.Collector }
 
+func (c guardedCollector) Describe(out chan<- *prometheus.Desc) {
+	defer func() {
+		if p := recover(); p != nil {
+			out <- prometheus.NewInvalidDesc(errCollector(p))
+		}
+	}()
+	c.Collector.Describe(out)
+}
+
 func (c guardedCollector) Collect(out chan<- prometheus.Metric) {
 	defer func() {
 		if p := recover(); p != nil {
-			err := fmt.Errorf("a collector has panicked: %v", p)
-			out <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+			out <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(errCollector(p)), errCollector(p))
 		}
 	}()
 	c.Collector.Collect(out)
 }
+
+func errCollector(panicked any) error { return fmt.Errorf("a collector has panicked: %v", panicked) }
 
 // registered is what plugins in this process measure. One who asks at a time is answered, and nobody waits for long: collectors may wait for plugins that hang.
 type registered struct {
@@ -147,6 +157,11 @@ func (m *registered) get(ctx context.Context) ([]byte, error) {
 	answer := make(chan said, 1)
 	go func() { // one at most is left behind
 		defer func() { <-m.turn }()
+		defer func() { // functions of gauges are called here
+			if p := recover(); p != nil {
+				answer <- said{nil, errCollector(p)}
+			}
+		}()
 		text, err := textOf(m.from)
 		answer <- said{text, err}
 	}()

@@ -133,6 +133,11 @@ func (c collects) Describe(out chan<- *prometheus.Desc) {
 
 func (c collects) Collect(chan<- prometheus.Metric) { c() }
 
+// undescribed is a collector that cannot say what it collects.
+type undescribed struct{ collects }
+
+func (undescribed) Describe(chan<- *prometheus.Desc) { panic("what am I") }
+
 func TestWhatAServiceInThisProcessMeasuresHarmsNobody(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
@@ -144,6 +149,15 @@ func TestWhatAServiceInThisProcessMeasuresHarmsNobody(t *testing.T) {
 		}
 		if !register.Unregister(&panics) {
 			t.Error("it is not to be unregistered")
+		}
+		gauge := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "g"}, func() float64 { panic("oh dear") })
+		register.MustRegister(gauge)
+		if _, err := m.get(t.Context()); err == nil || !strings.Contains(err.Error(), "a collector has panicked: oh dear") {
+			t.Errorf("a gauge that panics: %v", err)
+		}
+		register.Unregister(gauge)
+		if err := register.Register(undescribed{}); err == nil || !strings.Contains(err.Error(), "a collector has panicked: what am I") {
+			t.Errorf("one that panics when it is to describe itself: %v", err)
 		}
 		hung := make(chan struct{})
 		hangs := collects(func() { <-hung })

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -122,7 +121,7 @@ func (w *Watch) run(ctx context.Context) error {
 		synced[i] = informer.HasSynced
 	}
 	all.Go(func() { w.guard(func() { w.settle(ctx) }) })
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) || ctx.Err() != nil { // or what has been told is not all
 		return nil
 	}
 	w.Log.Info("the cards of the cluster are known")
@@ -279,17 +278,9 @@ func stripScv(o any) (any, error) {
 	var scv v1alpha1.Scv
 	if out.err = runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &scv); out.err == nil && scv.Status.HeartbeatSeconds != 0 {
 		out.status = &scv.Status
-		out.status.Driver = intern(out.status.Driver)
-		for i := range out.status.Cards { // the cards of a fleet are of few models
-			c := &out.status.Cards[i]
-			c.Model, c.Health, c.Reason = intern(c.Model), intern(c.Health), intern(c.Reason)
-		}
 	}
 	return out, nil
 }
-
-// intern returns the same text, and the same memory for all that are the same.
-func intern[T ~string](text T) T { return T(unique.Make(string(text)).Value()) }
 
 // setScv takes up what a collector says. What cannot be read is as if it had not been said: the API server checks what is written.
 func (w *Watch) setScv(o any) {
