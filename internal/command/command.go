@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -138,6 +140,15 @@ func setVerbosity(level *slog.LevelVar, value string) (string, error) {
 	return "successfully set klog.logging.verbosity to " + value, nil
 }
 
+// sayStart logs what the process is, as kube-scheduler does: what it was built from, what the environment tells Go, and, at debug, its flags. What its configuration comes to, /configz says.
+func sayStart(log *slog.Logger, role string, flags map[string]string) {
+	log.Info("starting", "role", role, "build", cmp.Or(member.Build(), "unknown"), "commit", cmp.Or(member.Revision(), "unknown"),
+		"gogc", os.Getenv("GOGC"), "gomaxprocs", os.Getenv("GOMAXPROCS"), "gotraceback", os.Getenv("GOTRACEBACK"))
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		log.Debug("flag", "line", "--"+name+"="+flags[name])
+	}
+}
+
 // run runs a role with what every role needs, and flushes traces at the end.
 func (f *commonFlags) run(ctx context.Context, role string, run func(ctx context.Context) error) error {
 	log, level, err := f.log.Open()
@@ -148,6 +159,7 @@ func (f *commonFlags) run(ctx context.Context, role string, run func(ctx context
 	if err != nil {
 		return fmt.Errorf("set up tracing: %w", err)
 	}
+	sayStart(log, role, f.common.Flags)
 	useMemory()
 	f.common.Log, f.common.Trace = log, provider
 	f.common.SetVerbosity = func(value string) (string, error) { return setVerbosity(level, value) }
