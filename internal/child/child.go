@@ -73,7 +73,7 @@ func Again(ctx context.Context, log *slog.Logger, once func(context.Context) err
 		if took >= lasted {
 			pause = firstPause
 		}
-		log.Error("it has ended, and is started again", "err", err, "for", took, "after", pause)
+		log.Error("process has ended, and is started again", "err", err, "for", took, "after", pause)
 		wait := time.NewTimer(pause)
 		select {
 		case <-wait.C:
