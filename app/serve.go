@@ -24,6 +24,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/command"
 	"github.com/berth-scheduler/berth/internal/pluginenv"
+	"github.com/berth-scheduler/berth/internal/pluginproto"
 	"github.com/berth-scheduler/berth/plugin"
 )
 
@@ -172,20 +173,8 @@ func runs(ctx context.Context, run func(context.Context) error, log *slog.Logger
 			log.Error("what runs beside plugins has panicked", "err", fmt.Errorf("%w\n%s", err, debug.Stack()))
 		}
 	}()
-	if err = run(ctx); err == nil {
-		return nil
-	}
-	return failure{err.Error(), errors.Is(err, context.Canceled)}
+	return pluginproto.FailureOf(run(ctx))
 }
-
-// failure is an error of foreign code, as it was.
-type failure struct {
-	text     string
-	canceled bool
-}
-
-func (f failure) Error() string        { return f.text }
-func (f failure) Is(target error) bool { return f.canceled && target == context.Canceled }
 
 // listenMetrics listens for who wants metrics, in plaintext.
 func (f *serveFlags) listenMetrics() (net.Listener, error) {

@@ -208,24 +208,7 @@ func (s *taken) call(name string, f func(context.Context, *Plugin, *Placement) (
 		}
 	}()
 	rejection, err := f(ctx, plugin, s.of.hand(name, s.Placement))
-	return rejection, failureOf(err)
-}
-
-// failure is an error of a plugin's, as it was: its methods are the plugin's code, and may panic.
-type failure struct {
-	text     string
-	canceled bool
-}
-
-func (f failure) Error() string        { return f.text }
-func (f failure) Is(target error) bool { return f.canceled && target == context.Canceled }
-
-// failureOf calls an error's methods. nil is none.
-func failureOf(err error) error {
-	if err == nil {
-		return nil
-	}
-	return failure{err.Error(), errors.Is(err, context.Canceled)}
+	return rejection, pluginproto.FailureOf(err)
 }
 
 // hand returns the placement as a plugin gets it.

@@ -57,11 +57,11 @@ func Run(ctx context.Context, cfg Config) {
 	// The system ends a child with the thread that has started it: this one has to last.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	Again(ctx, cfg.Log, cfg.once)
+	Again(ctx, cfg.Log, "process has ended, and is started again", cfg.once)
 }
 
-// Again calls once until ctx ends, after a pause each time that it returns, which doubles unless it has lasted.
-func Again(ctx context.Context, log *slog.Logger, once func(context.Context) error) {
+// Again calls once until ctx ends, after a pause each time that it returns, which doubles unless it has lasted. Log is told so, in words of the caller's.
+func Again(ctx context.Context, log *slog.Logger, says string, once func(context.Context) error) {
 	pause := firstPause
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -73,7 +73,7 @@ func Again(ctx context.Context, log *slog.Logger, once func(context.Context) err
 		if took >= lasted {
 			pause = firstPause
 		}
-		log.Error("process has ended, and is started again", "err", err, "for", took, "after", pause)
+		log.Error(says, "err", err, "for", took, "after", pause)
 		wait := time.NewTimer(pause)
 		select {
 		case <-wait.C:

@@ -455,7 +455,7 @@ func (k *Asking) Score(nodes []cluster.NodeIndex, totals []int64) {
 			}
 		}
 		if len(p.use.scores) > 0 {
-			p.kind.column.addScores(p.service.session.normalizations(&p.use), p.use.weights, nodes, totals)
+			p.kind.column.addScores(p.use.by, p.use.weights, nodes, totals)
 		}
 	}
 }

@@ -125,8 +125,9 @@ type Host struct {
 type use struct {
 	service         int
 	filters, scores []string
-	weights         []int64         // of scores
-	most            []int32         // that each of scores may score: of what [use.of] has returned
+	weights         []int64 // of scores
+	most            []int32 // that each of scores may score, and by how they are normalised: of what [use.of] has returned
+	by              []pluginv1.Normalization
 	own             []scorer        // that normalise their scores themselves: those that [use.of] has taken out of scores
 	postFilters     []string        // that look for a way for pods that fit nowhere
 	steps           [steps][]string // the plugins of each step
@@ -147,7 +148,8 @@ func (u use) of(plugins map[string]*pluginv1.PluginDescription) use {
 		if plugins[name].GetNormalization() == pluginv1.Normalization_NORMALIZATION_OWN {
 			out.own = append(out.own, scorer{name, u.weights[n]})
 		} else {
-			out.scores, out.weights, out.most = append(out.scores, name), append(out.weights, u.weights[n]), append(out.most, pluginscore.Most(plugins[name].GetNormalization()))
+			by := plugins[name].GetNormalization()
+			out.scores, out.weights, out.most, out.by = append(out.scores, name), append(out.weights, u.weights[n]), append(out.most, pluginscore.Most(by)), append(out.by, by)
 		}
 	}
 	return out

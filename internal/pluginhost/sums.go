@@ -33,13 +33,13 @@ func (s *sums) scored(i cluster.NodeIndex) {
 func (c *column) addScores(by []pluginv1.Normalization, weights []int64, nodes []cluster.NodeIndex, totals []int64) {
 	s, all := &c.sums, len(c.answers)
 	same := len(s.by) == all && slices.Equal(s.weights, weights) // every node that there is has been summed up
+	if len(s.most) < len(c.scores) {
+		s.most = make([]int32, len(c.scores))
+	}
 	for k, scores := range c.scores {
 		most := int32(0)
 		if by[k] != pluginv1.Normalization_NORMALIZATION_UNSPECIFIED {
 			most = highest(scores, nodes)
-		}
-		if len(s.most) < len(c.scores) {
-			s.most = make([]int32, len(c.scores))
 		}
 		if s.most[k] != most {
 			s.most[k], same = most, false
@@ -114,13 +114,4 @@ func addAll(scores []int32, by pluginv1.Normalization, most int32, weight int64,
 		}
 		sums[i] += is.comes
 	}
-}
-
-// normalizations returns how Berth normalises the scores that a use has, by plugin.
-func (is *session) normalizations(u *use) []pluginv1.Normalization {
-	out := make([]pluginv1.Normalization, len(u.scores))
-	for k, name := range u.scores {
-		out[k] = is.plugins[name].GetNormalization()
-	}
-	return out
 }

@@ -2,6 +2,8 @@
 package pluginproto
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -34,4 +36,21 @@ func Cut(text string) string {
 		text = strings.ToValidUTF8(text[:MaxTextBytes], "")
 	}
 	return text
+}
+
+// failure is an error of a plugin's, as it was.
+type failure struct {
+	text     string
+	canceled bool
+}
+
+func (f failure) Error() string        { return f.text }
+func (f failure) Is(target error) bool { return f.canceled && target == context.Canceled }
+
+// FailureOf returns an error of a plugin's without its methods, which are the plugin's code and may panic: they are called here, where the caller recovers. Whether it is context.Canceled it still says. nil is none.
+func FailureOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure{err.Error(), errors.Is(err, context.Canceled)}
 }

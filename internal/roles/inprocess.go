@@ -72,7 +72,7 @@ func (e *env) serveInProcess(ctx context.Context, g *errgroup.Group, clients *rp
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		child.Again(ctx, log, once)
+		child.Again(ctx, log, "plugins in this process have ended, and are made anew", once)
 	}()
 	g.Go(func() error {
 		select {

@@ -96,14 +96,15 @@ func (a *asked) look(nominated bool) (s sight, ok bool) {
 
 // see has of all nodes that can run the pod those seen that are to be asked about. The caller holds the ledger's lock.
 func (a *asked) see(st *cluster.State, s *sight, all []engine.NodeTotal) {
+	kept := a.kept(st)
 	if len(all) <= a.most {
-		if others, unknown, is := a.splitKnown(st, all); is {
+		if others, unknown, is := a.splitKnown(kept, all); is {
 			s.others, s.nodes = others, a.named(st, unknown)
 			a.collect(st, s.nodes)
 			return
 		}
 	}
-	best, unknown := a.known(st, all)
+	best, unknown := a.known(kept, all)
 	switch {
 	case best == nil:
 		s.nodes = a.named(st, all)

@@ -125,8 +125,7 @@ func (a *asked) kept(st *cluster.State) *pluginhost.Kept {
 }
 
 // splitKnown is known where scores are normalised over all nodes that are left: it returns all nodes of which it is known what plugin services say, and that they do not refuse, and those that they have to be asked about. False: none is known. Nodes is not what it was any more. The caller holds the ledger's lock.
-func (a *asked) splitKnown(st *cluster.State, nodes []engine.NodeTotal) (known, unknown []engine.NodeTotal, is bool) {
-	kept := a.kept(st)
+func (a *asked) splitKnown(kept *pluginhost.Kept, nodes []engine.NodeTotal) (known, unknown []engine.NodeTotal, is bool) {
 	if kept == nil || !kept.Normalized {
 		return nil, nil, false
 	}
@@ -170,8 +169,7 @@ func (a *asked) bestOf(known []engine.NodeTotal, left []seenNode) seenNode {
 
 // known returns the best of those nodes of which it is known what plugin services say of them, and those that have changed since they were asked. So of many pods of a kind, few have to be asked
 // about, and about few nodes. nil: there is none, or what they say of one depends on others. The caller holds the ledger's lock.
-func (a *asked) known(st *cluster.State, nodes []engine.NodeTotal) (best *knownNode, unknown []engine.NodeTotal) {
-	kept := a.kept(st)
+func (a *asked) known(kept *pluginhost.Kept, nodes []engine.NodeTotal) (best *knownNode, unknown []engine.NodeTotal) {
 	if kept == nil || kept.Normalized {
 		return nil, nil
 	}
