@@ -53,10 +53,12 @@ demo-gpu: berth-yoda ## schedule jobs on a played fleet of GPUs, on a real API s
 	cd plugins/yoda && go run ./cmd/demo-gpu --berth-yoda $(BIN)/berth-yoda --crd ../../deploy/kustomize/components/yoda/crd.yaml $(if $(EXIT),--exit)
 
 # The collector is linked dynamically, for it loads the driver's library. For processors other than this machine's, Debian's cross compiler builds it (gcc-aarch64-linux-gnu, libc6-dev-arm64-cross), and qemu-user tries it.
-SCV_ARCH  := $(or $(ARCH),$(shell go env GOHOSTARCH))
-SCV_CROSS := $(if $(filter-out $(shell go env GOHOSTARCH),$(SCV_ARCH)),$(or $(if $(filter arm64,$(SCV_ARCH)),aarch64-linux-gnu),$(error ARCH=$(ARCH): want arm64)))
-SCV_ENV   := GOOS=linux GOARCH=$(SCV_ARCH) CGO_ENABLED=1 CGO_CFLAGS=$(NVML_CFLAGS) $(if $(SCV_CROSS),CC=$(SCV_CROSS)-gcc)
-SCV_EXEC  := $(if $(SCV_CROSS),qemu-aarch64 -L /usr/$(SCV_CROSS))
+# ARCH is that of the command line: an environment may have one that means something else.
+SCV_HOST   = $(shell go env GOHOSTARCH)
+SCV_ARCH   = $(if $(filter command,$(firstword $(origin ARCH))),$(ARCH),$(SCV_HOST))
+SCV_CROSS  = $(if $(filter-out $(SCV_HOST),$(SCV_ARCH)),$(or $(if $(filter arm64,$(SCV_ARCH)),aarch64-linux-gnu),$(error ARCH=$(SCV_ARCH): want arm64)))
+SCV_ENV    = GOOS=linux GOARCH=$(SCV_ARCH) CGO_ENABLED=1 CGO_CFLAGS=$(NVML_CFLAGS) $(if $(SCV_CROSS),CC=$(SCV_CROSS)-gcc)
+SCV_EXEC   = $(if $(SCV_CROSS),qemu-aarch64 -L /usr/$(SCV_CROSS))
 
 .PHONY: berth-scv test-scv
 berth-scv: ## build .bin/berth-scv-ARCH, the collector, for linux; ARCH=arm64 by a cross compiler

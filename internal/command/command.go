@@ -52,7 +52,9 @@ func New(in *CompiledIn) *cobra.Command {
 	for _, c := range server {
 		c.GroupID = "server"
 		c.Args = cobra.NoArgs
-		c.SetFlagErrorFunc(explainRemoved)
+		if slices.Contains([]string{"all", "binder"}, c.Name()) { // which are started in kube-scheduler's place
+			c.SetFlagErrorFunc(explainRemoved)
+		}
 		root.AddCommand(c)
 	}
 	plugins := pluginCommand()

@@ -15,7 +15,7 @@ const (
 	noClient   = "Berth talks protobuf to the API server, and takes JSON"
 )
 
-// removed are flags that kube-scheduler had and has not any more, up to 1.36, and what to do instead.
+// removed are flags that kube-scheduler had once, or has still though they are deprecated, and Berth has not, and what to do instead.
 var removed = map[string]string{
 	"policy-config-file":                 fromPolicy,
 	"policy-configmap":                   fromPolicy + ": its data are in the ConfigMap under policy.cfg",
@@ -33,14 +33,14 @@ var removed = map[string]string{
 	"lock-object-namespace":              "--leader-elect-resource-namespace",
 }
 
-// explainRemoved has an error about a flag that kube-scheduler had once say what to do instead.
+// explainRemoved has an error about such a flag say what to do instead.
 func explainRemoved(_ *cobra.Command, err error) error {
 	unknown := new(pflag.NotExistError)
 	if !errors.As(err, &unknown) {
 		return err
 	}
 	if instead, known := removed[unknown.GetSpecifiedName()]; known {
-		return fmt.Errorf("%w, which kube-scheduler had once: %s", err, instead)
+		return fmt.Errorf("%w, which is an old one of kube-scheduler's: %s", err, instead)
 	}
 	return err
 }

@@ -10,8 +10,8 @@ import (
 
 func TestFlagsThatKubeSchedulerHadAreRefusedWithWhatToDoInstead(t *testing.T) {
 	for name, want := range map[string]string{
-		"policy-config-file": "unknown flag: --policy-config-file, which kube-scheduler had once: berth config convert makes a file",
-		"port":               "unknown flag: --port, which kube-scheduler had once: --metrics-listen",
+		"policy-config-file": "unknown flag: --policy-config-file, which is an old one of kube-scheduler's: berth config convert makes a file",
+		"port":               "unknown flag: --port, which is an old one of kube-scheduler's: --metrics-listen",
 		"kube-api-qps":       "--kube-qps",
 		"prot":               "unknown flag: --prot",
 	} {

@@ -3,6 +3,7 @@ package roles
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -96,12 +97,20 @@ func (e *env) serveInProcess(ctx context.Context, g *errgroup.Group, clients *rp
 type guardedRegisterer struct{ prometheus.Registerer }
 
 func (r guardedRegisterer) Register(c prometheus.Collector) error {
-	return r.Registerer.Register(guardedCollector{c})
+	err := r.Registerer.Register(guardedCollector{c})
+	if is := new(prometheus.AlreadyRegisteredError); errors.As(err, is) { // whoever asks for the one that there is wants that itself
+		if there, guarded := is.ExistingCollector.(guardedCollector); guarded {
+			return prometheus.AlreadyRegisteredError{ExistingCollector: there.Collector, NewCollector: c}
+		}
+	}
+	return err
 }
 
 func (r guardedRegisterer) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
-		r.Registerer.MustRegister(guardedCollector{c})
+		if err := r.Register(c); err != nil {
+			panic(err)
+		}
 	}
 }
 

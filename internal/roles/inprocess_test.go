@@ -156,6 +156,11 @@ func TestWhatAServiceInThisProcessMeasuresHarmsNobody(t *testing.T) {
 		close(hung)
 		synctest.Wait()
 		register.Unregister(&hangs)
+		counter, same := prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}), prometheus.NewCounter(prometheus.CounterOpts{Name: "c"})
+		register.MustRegister(counter)
+		if is := new(prometheus.AlreadyRegisteredError); !errors.As(register.Register(same), is) || is.ExistingCollector != prometheus.Collector(counter) {
+			t.Errorf("the one that there is: %v", is.ExistingCollector)
+		}
 		much := prometheus.NewGauge(prometheus.GaugeOpts{Name: "much", Help: strings.Repeat("much ", hostedMost/5)})
 		register.MustRegister(much)
 		if _, err := m.get(t.Context()); err == nil || !strings.Contains(err.Error(), "more than 4194304 bytes") {
