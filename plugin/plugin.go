@@ -135,7 +135,8 @@ const (
 type Dependencies struct {
 	// Requested: on [Node.Requested] or [Node.PodCount]. An answer holds until a pod comes to the node, or leaves it.
 	Requested bool
-	// Pods: on [Node.Pods], which has none else. An answer holds as long as with Requested, which is told too.
+	// Pods: on [Node.Pods], which has none else. An answer holds as long as with Requested, which is told too, and until a pod there gets other labels or another priority. That a pod has got the zone and the region of its node, which the API server
+	// copies to each pod that is bound (topology.kubernetes.io/zone and region), changes nothing, and may not be told: they are to be read of the node.
 	Pods bool
 	// Objects: on [Kind.Pod] or [Node.Object], which fail else, as [Placement.Pod] does. It takes a Berth with an API server.
 	Objects bool

@@ -54,7 +54,7 @@ func (n *Nodes) clone() Nodes {
 	for r := range n.Allocatable {
 		c.Allocatable[r], c.Requested[r] = slices.Clone(n.Allocatable[r]), slices.Clone(n.Requested[r])
 	}
-	c.Modified, c.SpecModified = slices.Clone(n.Modified), slices.Clone(n.SpecModified)
+	c.Modified, c.SpecModified, c.PodsModified = slices.Clone(n.Modified), slices.Clone(n.SpecModified), slices.Clone(n.PodsModified)
 	c.modifiedWord, c.modifiedBlock = slices.Clone(n.modifiedWord), slices.Clone(n.modifiedBlock)
 	c.firstPod, c.portHash = slices.Clone(n.firstPod), slices.Clone(n.portHash)
 	c.byName, c.keyUses = slices.Clone(n.byName), slices.Clone(n.keyUses)

@@ -50,7 +50,7 @@ func changes(st *cluster.State) []string {
 	var out []string
 	st.Changes(0, func(c *cluster.NodeChange) { out = append(out, fmt.Sprintf("%+v", *c)) })
 	for i := range st.Nodes.Modified {
-		out = append(out, fmt.Sprint(i, st.Nodes.Modified[i], st.Nodes.SpecModified[i]))
+		out = append(out, fmt.Sprint(i, st.Nodes.Modified[i], st.Nodes.SpecModified[i], st.Nodes.PodsModified[i]))
 	}
 	return append(out, fmt.Sprint(st.ImagesModified, st.KeysModified, st.NamespacesModified, st.TermsModified, objectsModified(st),
 		st.FreePod(), st.Nodes.Free(), st.Symbols.Len(), st.Resources()))

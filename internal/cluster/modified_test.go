@@ -416,3 +416,80 @@ func TestEverythingCountsAsChangedAtTheRestoredSnapshot(t *testing.T) {
 		t.Errorf("behind the snapshot selectors of x count as changed at %d and of y at %d, want 6 and 7", x, y)
 	}
 }
+
+// The API server copies the zone and the region of a node to each pod that is bound there: that changes the node for selectors, and for nobody else.
+func TestLabelsThatAPodGetsOfItsNodeAreNoOtherPods(t *testing.T) {
+	const zone, region = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+	label := func(pairs ...string) (out []cluster.Label) {
+		for i := 0; i < len(pairs); i += 2 {
+			out = append(out, cluster.Label{Key: pairs[i], Value: pairs[i+1]})
+		}
+		return out
+	}
+	sets := []cluster.LabelSet{
+		{Labels: label("app", "web")},
+		{Labels: label("app", "web", region, "r", zone, "z")},
+		{Labels: label("app", "web", zone, "z")},
+		{Labels: label("app", "web", zone, "y")},
+		{Labels: label("app", "db", zone, "z")},
+		{Labels: label("app", "web", "rack", "7")},
+		{Labels: label(zone, "z")},
+		{Labels: label("app", "web", zone, "z"), Controller: cluster.Controller{Kind: cluster.KindReplicaSet, Name: "web"}},
+		{Labels: label("app", "web", zone, "z"), Claims: []cluster.PodClaim{{Name: "data"}}},
+	}
+	for _, tt := range []struct {
+		name   string
+		was    cluster.LabelsID
+		change func(*cluster.Pod)
+		alike  bool
+	}{
+		{"its zone and region", 1, func(p *cluster.Pod) { p.Labels = 2 }, true},
+		{"its zone", 1, func(p *cluster.Pod) { p.Labels = 3 }, true},
+		{"not its zone any more", 3, func(p *cluster.Pod) { p.Labels = 1 }, true},
+		{"the zone of others", 1, func(p *cluster.Pod) { p.Labels = 4 }, false},
+		{"its zone instead of the one of others", 4, func(p *cluster.Pod) { p.Labels = 3 }, false},
+		{"another label besides", 1, func(p *cluster.Pod) { p.Labels = 5 }, false},
+		{"another label that the node has", 1, func(p *cluster.Pod) { p.Labels = 6 }, false},
+		{"it had none", cluster.NoLabels, func(p *cluster.Pod) { p.Labels = 7 }, true},
+		{"none any more", 7, func(p *cluster.Pod) { p.Labels = cluster.NoLabels }, true},
+		{"another controller", 3, func(p *cluster.Pod) { p.Labels = 8 }, false},
+		{"a claim", 3, func(p *cluster.Pod) { p.Labels = 9 }, false},
+		{"no claim any more", 9, func(p *cluster.Pod) { p.Labels = 3 }, false},
+		{"it starts", 1, func(p *cluster.Pod) { p.Started = 7 }, true},
+		{"it is being deleted", 1, func(p *cluster.Pod) { p.Deleting = true }, true},
+		{"its zone, and another class", 1, func(p *cluster.Pod) { p.Labels, p.Class = 3, 2 }, false},
+		{"its zone, and another priority", 1, func(p *cluster.Pod) { p.Labels, p.Priority = 3, 7 }, false},
+		{"its zone, on another node", 1, func(p *cluster.Pod) { p.Labels, p.NodeName = 3, "b" }, false},
+	} {
+		for _, assumed := range []bool{false, true} {
+			st := cluster.New(start)
+			apply(t, st, cluster.NodeSet{Index: 0, Node: cluster.Node{Name: "a", Labels: label("rack", "7", region, "r", zone, "z")}}, cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "b"}},
+				cluster.ClassDefined{ID: 1}, cluster.ClassDefined{ID: 2})
+			for k, set := range sets {
+				apply(t, st, cluster.LabelsDefined{ID: cluster.LabelsID(k + 1), Set: set})
+			}
+			pod := cluster.Pod{UID: "p", Class: 1, Labels: tt.was, NodeName: "a"}
+			if assumed {
+				pod.NodeName = ""
+			}
+			apply(t, st, cluster.PodSet{ID: 0, Pod: pod})
+			if assumed {
+				apply(t, st, cluster.PodAssumed{ID: 0, Node: 0, Attempt: 1})
+			}
+			before := st.Version().Seq
+			pod.NodeName = "a"
+			tt.change(&pod)
+			apply(t, st, cluster.PodSet{ID: 0, Pod: pod})
+			if st.Nodes.Modified[0] != before+1 {
+				t.Errorf("%s: node a has changed at %d, want %d", tt.name, st.Nodes.Modified[0], before+1)
+			}
+			if alike := st.Nodes.PodsModified[0] <= before; alike != tt.alike {
+				t.Errorf("%s (assumed before: %v): the pod is the same: %v, want %v", tt.name, assumed, alike, tt.alike)
+			}
+			apply(t, st, cluster.PodRemoved{ID: 0})
+			if now := st.Version().Seq; max(st.Nodes.PodsModified[0], st.Nodes.PodsModified[1]) != now {
+				t.Errorf("%s: it is gone, and no node has changed", tt.name)
+			}
+		}
+	}
+}

@@ -95,6 +95,9 @@ type Nodes struct {
 	Modified []Seq
 	// SpecModified is the seq of the last delta that set or removed the node.
 	SpecModified []Seq
+	// PodsModified is Modified but for deltas that have changed nothing but a pod on the node that has got labels of the node's, as the API server
+	// copies its zone and its region to each pod that is bound there. As far as that matters, the node says the same.
+	PodsModified []Seq
 
 	// modifiedWord and modifiedBlock are the largest of Modified of 64 and of 4096 nodes each, so that the nodes that
 	// changed since a version are found without looking at all.
@@ -195,7 +198,7 @@ func (n *Nodes) ChangedSince(seq Seq, r Range, visit func(NodeIndex)) {
 }
 
 func (n *Nodes) touch(i NodeIndex, seq Seq) {
-	n.Modified[i] = seq
+	n.Modified[i], n.PodsModified[i] = seq, seq
 	n.modifiedWord[i>>6] = seq
 	n.modifiedBlock[i>>12] = seq
 }
@@ -213,6 +216,7 @@ func (n *Nodes) grow(i NodeIndex) {
 		n.NonZeroMemory = append(n.NonZeroMemory, 0)
 		n.Modified = append(n.Modified, 0)
 		n.SpecModified = append(n.SpecModified, 0)
+		n.PodsModified = append(n.PodsModified, 0)
 		n.firstPod = append(n.firstPod, NoPod)
 		n.hash = append(n.hash, 0)
 		if n.Len() > len(n.modifiedWord)*64 {

@@ -23,6 +23,45 @@ type selectorKey struct{ kind, namespace, name string }
 // Labels returns a label set, or nil.
 func (s *State) Labels(id LabelsID) *Labels { return s.labels[id] }
 
+// The labels of a node that the API server copies to a pod when it is bound there: those of its admission plugin PodTopologyLabels.
+const (
+	zoneLabel   = "topology.kubernetes.io/zone"
+	regionLabel = "topology.kubernetes.io/region"
+)
+
+// AlikeOn reports whether pods with two label sets are alike on a node: these differ in nothing but the zone and the region of the node, which pods get there.
+func (s *State) AlikeOn(i NodeIndex, a, b LabelsID) bool {
+	if a == b {
+		return true
+	}
+	var one, other LabelSet
+	for _, of := range []struct {
+		id  LabelsID
+		set *LabelSet
+	}{{a, &one}, {b, &other}} {
+		if of.id == NoLabels {
+			continue
+		}
+		l := s.labels[of.id]
+		if l == nil {
+			return false
+		}
+		*of.set = l.LabelSet
+	}
+	if one.Controller != other.Controller || !slices.Equal(one.Claims, other.Claims) {
+		return false
+	}
+	own := func(l Label) bool { return s.isOwn(i, l) }
+	return slices.Equal(slices.DeleteFunc(slices.Clone(one.Labels), own), slices.DeleteFunc(slices.Clone(other.Labels), own))
+}
+
+// isOwn reports whether a label is the zone or the region of a node.
+func (s *State) isOwn(i NodeIndex, l Label) bool {
+	return (l.Key == zoneLabel || l.Key == regionLabel) && slices.ContainsFunc(s.Nodes.Labels[i], func(is NodeLabel) bool {
+		return s.Symbols.Text(is.Key) == l.Key && s.Symbols.Text(is.Value) == l.Value
+	})
+}
+
 // LabelSetCount returns how many label sets there are.
 func (s *State) LabelSetCount() int { return len(s.labels) }
 

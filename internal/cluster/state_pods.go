@@ -19,6 +19,10 @@ func (s *State) setPod(d PodSet) {
 	}
 	class := s.retain(d.Pod.Class)
 	s.retainLabels(d.Pod.Labels)
+	alike, modified := false, Seq(0)
+	if p.live && p.Node == node && node != NoNode && !p.volumes && p.Class == d.Pod.Class && p.Priority == d.Pod.Priority {
+		alike, modified = s.AlikeOn(node, p.Labels, d.Pod.Labels), s.Nodes.PodsModified[node]
+	}
 	if p.live {
 		attempt = max(attempt, p.Attempt)
 		if phase != Assumed {
@@ -52,6 +56,9 @@ func (s *State) setPod(d PodSet) {
 	s.digest += p.digest(d.ID)
 	s.nominate(d.ID)
 	s.promise(d.ID, d.Volumes)
+	if alike {
+		s.Nodes.PodsModified[node] = modified
+	}
 }
 
 func (s *State) removePod(id PodID) {

@@ -221,7 +221,7 @@ func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 			answers: c.answers[:min(len(c.answers), len(is.nodes))], since: st.Nodes.SpecModified, within: c.depends.within, changed: is.changed, all: is.allChanged, scores: c.scores, weights: p.use.weights,
 		}
 		if c.depends.placed {
-			part.since = st.Nodes.Modified
+			part.since = st.Nodes.PodsModified
 		}
 		out.parts = append(out.parts, part)
 	}

@@ -87,7 +87,7 @@ func (is *session) stands(c *column, st *cluster.State, i cluster.NodeIndex, now
 	a := &c.answers[i]
 	since := st.Nodes.SpecModified[i]
 	if c.depends.placed {
-		since = st.Nodes.Modified[i]
+		since = st.Nodes.PodsModified[i]
 	}
 	if c.depends.object && a.object != is.nodes[i].objects {
 		return false

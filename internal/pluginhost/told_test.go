@@ -319,3 +319,81 @@ func TestAQuestionIsCompletedByWhatIsDependedOn(t *testing.T) {
 		}
 	}
 }
+
+// A pod that is bound gets its node's zone: what has been said of the node holds, and the pod is told as it was. Of other labels that it gets, it is told.
+func TestWhoDependsOnPodsIsNotAskedAnewForAZoneThatABoundPodGets(t *testing.T) {
+	s := &scripted{plugins: []*pluginv1.PluginDescription{{Name: "P", Filters: true, Scores: true, Depends: &pluginv1.Dependencies{Pods: true}}}}
+	h, err := New(Config{Services: []Service{serviceOf("s", s.serve(t), "P")}, Profiles: []cluster.Profile{profile("default-scheduler", "P")}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, subjects := world(t, 2)
+	apply := func(deltas ...cluster.Delta) {
+		t.Helper()
+		for _, d := range deltas {
+			if err := st.Apply(d); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	zone := cluster.Label{Key: "topology.kubernetes.io/zone", Value: "z"}
+	apply(
+		cluster.NodeSet{Index: 1, Node: cluster.Node{Name: "n1", Labels: []cluster.Label{zone}, Allocatable: []cluster.Quantity{{Name: "pods", Value: 10}}}},
+		cluster.LabelsDefined{ID: 1, Set: cluster.LabelSet{Namespace: "n", Labels: []cluster.Label{{Key: "app", Value: "web"}}}},
+		cluster.LabelsDefined{ID: 2, Set: cluster.LabelSet{Namespace: "n", Labels: []cluster.Label{{Key: "app", Value: "web"}, zone}}},
+		cluster.LabelsDefined{ID: 3, Set: cluster.LabelSet{Namespace: "n", Labels: []cluster.Label{{Key: "app", Value: "db"}, zone}}},
+	)
+	pod := cluster.Pod{UID: "w", Namespace: "n", Name: "w", Class: subjects[1].Class, Labels: 1}
+	id := st.FreePod()
+	apply(cluster.PodSet{ID: id, Pod: pod})
+	apply(cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: "waits", Namespace: "n", Name: "waits", Class: subjects[1].Class, Labels: 1}}) // so that the labels stay
+	other := cluster.Pod{UID: "v", Namespace: "n", Name: "v", Class: subjects[1].Class, NodeName: "n1"}
+	for _, tt := range []struct {
+		what string
+		then cluster.Delta
+		want string // that is told of pods of the node; "": nobody asks
+	}{
+		{"it begins", cluster.NamespaceSet{Name: "n"}, "[] []"},
+		{"a pod comes", cluster.PodAssumed{ID: id, Node: 1, Attempt: 1}, "[w web] []"},
+		{"it is bound, and gets the zone", cluster.PodSet{ID: id, Pod: with(pod, func(p *cluster.Pod) { p.NodeName, p.Labels = "n1", 2 })}, ""},
+		{"another one comes", cluster.PodSet{ID: st.FreePod(), Pod: other}, "[v ] []"},
+		{"it gets another label", cluster.PodSet{ID: id, Pod: with(pod, func(p *cluster.Pod) { p.NodeName, p.Labels = "n1", 3 })}, "[w db] [w]"},
+		{"it goes", cluster.PodRemoved{ID: id}, "[] [w]"},
+	} {
+		before := len(s.asked)
+		apply(tt.then)
+		if _, err := judge(t, h, st, subjects[0]); err != nil {
+			t.Fatalf("%s: %v", tt.what, err)
+		}
+		var got []string
+		for _, r := range s.asked[before:] {
+			apps := make(map[int32]string)
+			for _, all := range s.asked {
+				for _, k := range all.GetKinds() {
+					apps[k.GetId()] = k.GetLabels()["app"]
+				}
+			}
+			for _, n := range r.GetNodes() {
+				if n.GetId() != 1 {
+					continue
+				}
+				var added []string
+				for _, p := range n.GetAdded() {
+					added = append(added, p.GetUid()+" "+apps[p.GetKind()])
+				}
+				got = append(got, fmt.Sprint(added, " ", n.GetRemoved()))
+			}
+		}
+		if text := strings.Join(got, "; "); text != tt.want {
+			t.Errorf("%s: %q is told, want %q", tt.what, text, tt.want)
+		}
+		if asked := len(s.asked) > before; asked != (tt.want != "") {
+			t.Errorf("%s: it is asked: %v", tt.what, asked)
+		}
+	}
+}
+
+func with(p cluster.Pod, change func(*cluster.Pod)) cluster.Pod {
+	change(&p)
+	return p
+}

@@ -271,7 +271,7 @@ func labelsOf(labels []cluster.Label) map[string]string {
 func (is *session) tell(st *cluster.State, i cluster.NodeIndex) {
 	n := &is.nodes[i]
 	spec := !n.told || n.spec < st.Nodes.SpecModified[i]
-	if n.told && !spec && (!is.all.placed || n.seq >= st.Nodes.Modified[i]) {
+	if n.told && !spec && (!is.all.placed || n.seq >= st.Nodes.PodsModified[i]) {
 		return
 	}
 	m := &pluginv1.Node{Id: int32(i)}
@@ -417,7 +417,7 @@ func (is *session) tellPods(st *cluster.State, i cluster.NodeIndex, n *toldNode,
 		key := kindKey{Subject: engine.SubjectOf(&row.Pod)}
 		hypothetical := is.hypothetical != nil && is.hypothetical(row.UID)
 		if was, told := n.pods[row.UID]; told {
-			if was.kind.key == key && was.hypothetical == hypothetical {
+			if was.hypothetical == hypothetical && (was.kind.key == key || st.AlikeOn(i, was.kind.key.Labels, key.Labels) && was.kind.key.Class == key.Class && was.kind.key.Priority == key.Priority) {
 				continue
 			}
 			was.kind.placed-- // it has other labels now, say
