@@ -166,9 +166,16 @@ func (k *Asking) Excluded(st *cluster.State, subject engine.Subject, among clust
 		if known == nil || known.column == nil || known.column.depends.cluster {
 			continue
 		}
-		p.service.session.renew(known.column, now)
+		is := p.service.session
+		is.renew(known.column, now)
+		if is.follow(known.column, st, now) {
+			for w := range min(len(among), len(known.column.refuses)) {
+				among[w] &^= known.column.refuses[w]
+			}
+			continue
+		}
 		for i := range min(len(known.column.answers), st.Nodes.Len()) {
-			if n := cluster.NodeIndex(i); known.column.answers[i].verdict != 0 && among.Has(n) && p.service.session.holds(known.column, st, n, now) {
+			if n := cluster.NodeIndex(i); known.column.answers[i].verdict != 0 && among.Has(n) && is.holds(known.column, st, n, now) {
 				among.Clear(n)
 			}
 		}
@@ -182,12 +189,15 @@ type Kept struct {
 	at    time.Duration
 	// Most is the most that a node can score of which something is not known: weighed, as what [Kept.Of] returns.
 	Most int64
+	// Known has the nodes of which Of returns that all is known, and that they are not refused; nil: only Of says that.
+	Known cluster.Bitmap
 	// Normalized says that scores are normalised over the nodes that are left: what a node scores depends on which these are. Then neither Most nor what Of says of scores is of use.
 	Normalized bool
 }
 
 // keptPart is what a service has said.
 type keptPart struct {
+	follows *following      // of all nodes; nil: all else says that
 	answers []answer        // of nodes that it was told
 	since   []cluster.Seq   // when each node has changed last, as far as that matters
 	within  time.Duration   // column.depends.within
@@ -223,9 +233,49 @@ func (k *Asking) Kept(st *cluster.State, subject engine.Subject) (*Kept, bool) {
 		if c.depends.placed {
 			part.since = st.Nodes.PodsModified
 		}
+		if is.follow(c, st, k.at) {
+			part.follows = &c.following
+		}
 		out.parts = append(out.parts, part)
 	}
+	out.Known = out.known()
 	return out, out.Normalized || !taken
+}
+
+// known returns Kept.Known.
+func (k *Kept) known() (known cluster.Bitmap) {
+	for n := range k.parts {
+		f := k.parts[n].follows
+		if f == nil {
+			return nil
+		}
+		if n == 0 {
+			known = slices.Clone(f.holds)
+		}
+		for w := range known {
+			if w < len(f.holds) {
+				known[w] &= f.holds[w] &^ f.refuses[w]
+			} else {
+				known[w] = 0
+			}
+		}
+	}
+	return known
+}
+
+// says returns whether what a service has said of a node holds, as session.holds does, and whether it refuses the node.
+func (p *keptPart) says(i cluster.NodeIndex, at time.Duration) (holds, refuses bool) {
+	if f := p.follows; f != nil {
+		return f.holds.Has(i), f.refuses.Has(i)
+	}
+	if int(i) >= len(p.answers) {
+		return false, false
+	}
+	a := &p.answers[i]
+	if a.seq == 0 || a.seq < p.since[i] || p.within > 0 && at-a.at >= p.within || changedSince(a.at, p.changed, p.all, i) {
+		return false, false
+	}
+	return true, a.verdict != 0
 }
 
 // Of returns whether all is known of a node, as session.holds does, whether it is refused, and else what it scores.
@@ -233,14 +283,11 @@ func (k *Kept) Of(i cluster.NodeIndex) (known, refused bool, score int64) {
 	known = true
 	for n := range k.parts {
 		p := &k.parts[n]
-		if int(i) >= len(p.answers) {
+		holds, refuses := p.says(i, k.at)
+		switch {
+		case !holds:
 			known = false
-			continue
-		}
-		switch a := &p.answers[i]; {
-		case a.seq == 0 || a.seq < p.since[i] || p.within > 0 && k.at-a.at >= p.within, changedSince(a.at, p.changed, p.all, i):
-			known = false
-		case a.verdict != 0:
+		case refuses:
 			return true, true, 0
 		case !k.Normalized:
 			for n, weight := range p.weights {
@@ -456,6 +503,20 @@ func (k *Asking) Score(nodes []cluster.NodeIndex, totals []int64) {
 		}
 		if len(p.use.scores) > 0 {
 			p.kind.column.addScores(p.use.by, p.use.weights, nodes, totals)
+		}
+	}
+}
+
+// ScoreTotals is Score of nodes that have totals, to these. Indexes are those of the nodes.
+func (k *Asking) ScoreTotals(indexes []cluster.NodeIndex, nodes []engine.NodeTotal) {
+	for _, p := range k.parts {
+		if p.own != nil {
+			for n, total := range p.own.totals {
+				nodes[n].Total += total
+			}
+		}
+		if len(p.use.scores) > 0 {
+			p.kind.column.addTotals(p.use.by, p.use.weights, indexes, nodes)
 		}
 	}
 }

@@ -68,7 +68,10 @@ func (is *session) notes(c *changes, st *cluster.State) {
 		return
 	}
 	nodes, all := c.take()
-	is.allChanged = all
+	if is.allChanged != all {
+		is.allChanged = all
+		is.hearsAll()
+	}
 	for name, at := range nodes {
 		i := st.Nodes.ByName(name)
 		if i == cluster.NoNode { // what is said of it will have been asked behind that
@@ -78,6 +81,7 @@ func (is *session) notes(c *changes, st *cluster.State) {
 			is.changed = append(is.changed, make([]time.Duration, grows)...)
 		}
 		is.changed[i] = at
+		is.hears(i)
 	}
 }
 

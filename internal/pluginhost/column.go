@@ -35,8 +35,9 @@ type column struct {
 	renewed  time.Duration      // when it began anew last
 	scores   [][]int32          // by plugin, then by node; not normalised
 	sums     sums               // what these come to
-	alike    bool               // of some nodes it is what was said for an earlier pod alike
-	keeps    bool               // what is said may be taken for the next pod
+	following
+	alike bool // of some nodes it is what was said for an earlier pod alike
+	keeps bool // what is said may be taken for the next pod
 }
 
 // answer is what is said of a node.
@@ -120,6 +121,7 @@ func (c *column) forget() {
 	clear(c.index)
 	c.refusals, c.text, c.alike, c.keeps = nil, 0, false, false
 	c.sums.forget()
+	c.following.forget()
 }
 
 // take keeps an answer to a question, if it makes sense.
@@ -181,8 +183,9 @@ func (c *column) take(q *question, a *pluginv1.Answer, began time.Duration) erro
 				c.scores[n][i] = s.GetScores()[k]
 			}
 		}
-		c.sums.scored(i)
+		c.scored(i)
 	}
+	c.following.answers(q.nodes, len(c.answers))
 	return nil
 }
 

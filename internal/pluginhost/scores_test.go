@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 )
 
@@ -160,14 +161,18 @@ func TestScoresComeToWhatEachComesToByItself(t *testing.T) {
 			}
 			for range rapid.IntRange(0, 2*len(c.answers)).Draw(t, "scored anew") {
 				i := rapid.IntRange(0, len(c.answers)-1).Draw(t, "node")
-				for k := range by {
-					c.scores[k][i] = score.Draw(t, "score")
+				if c.answers[i] = (answer{seq: 1}); rapid.IntRange(0, 3).Draw(t, "refused") == 0 {
+					c.answers[i].verdict = 1 // its scores stay what they were
+				} else {
+					for k := range by {
+						c.scores[k][i] = score.Draw(t, "score")
+					}
 				}
-				c.sums.scored(cluster.NodeIndex(i))
+				c.scored(cluster.NodeIndex(i))
 			}
 			var nodes []cluster.NodeIndex
-			for i := range c.answers {
-				if rapid.IntRange(0, 3).Draw(t, "left") > 0 {
+			for i, a := range c.answers {
+				if a.seq != 0 && a.verdict == 0 && rapid.IntRange(0, 3).Draw(t, "left") > 0 {
 					nodes = append(nodes, cluster.NodeIndex(i))
 				}
 			}
@@ -191,7 +196,20 @@ func TestScoresComeToWhatEachComesToByItself(t *testing.T) {
 					want[n] += weights[k] * score
 				}
 			}
-			if c.addScores(by, weights, nodes, got); !slices.Equal(got, want) {
+			totals := make([]engine.NodeTotal, len(nodes))
+			for n := range nodes {
+				totals[n].Total = int64(n)
+			}
+			add := func() { c.addScores(by, weights, nodes, got) }
+			if rapid.Bool().Draw(t, "as totals") {
+				add = func() {
+					c.addTotals(by, weights, nodes, totals)
+					for n := range totals {
+						got[n] = totals[n].Total
+					}
+				}
+			}
+			if add(); !slices.Equal(got, want) {
 				t.Fatalf("%v: got %v, want %v", by, got, want)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 )
 
@@ -13,13 +14,28 @@ type sums struct {
 	most    []int32 // by plugin: the highest score of those nodes that were left then; 0 where it does not normalise
 	weights []int64
 	changed []cluster.NodeIndex // nodes that have been scored anew since
+	tops    []top               // by plugin
+	marks   cluster.Bitmap      // of nodes that are on top
 }
 
 // forget has them summed up anew.
-func (s *sums) forget() { s.by, s.changed = s.by[:0], s.changed[:0] }
+func (s *sums) forget() {
+	s.by, s.changed = s.by[:0], s.changed[:0]
+	clear(s.tops)
+}
 
-// scored notes that a node has been scored anew.
-func (s *sums) scored(i cluster.NodeIndex) {
+// scored notes that a node has been scored anew, or is refused now.
+func (c *column) scored(i cluster.NodeIndex) {
+	s := &c.sums
+	for k := range s.tops {
+		switch t := &s.tops[k]; {
+		case !t.known:
+		case c.answers[i].verdict == 0 && c.scores[k][i] >= t.score:
+			t.node, t.score = i, c.scores[k][i]
+		case t.node == i:
+			t.known = false
+		}
+	}
 	switch {
 	case len(s.by) == 0:
 	case len(s.changed) == len(s.by): // as soon summed up anew
@@ -31,15 +47,36 @@ func (s *sums) scored(i cluster.NodeIndex) {
 
 // addScores adds to totals what nodes score, normalised over them. by and weights are of the plugins whose scores the column has.
 func (c *column) addScores(by []pluginv1.Normalization, weights []int64, nodes []cluster.NodeIndex, totals []int64) {
+	sums := c.sumUp(by, weights, nodes)
+	for n, i := range nodes {
+		totals[n] += sums[i]
+	}
+}
+
+// addTotals is addScores of nodes that have totals.
+func (c *column) addTotals(by []pluginv1.Normalization, weights []int64, nodes []cluster.NodeIndex, totals []engine.NodeTotal) {
+	sums := c.sumUp(by, weights, nodes)
+	for n, i := range nodes {
+		totals[n].Total += sums[i]
+	}
+}
+
+// sumUp returns by node what scores come to, normalised over some nodes.
+func (c *column) sumUp(by []pluginv1.Normalization, weights []int64, nodes []cluster.NodeIndex) []int64 {
 	s, all := &c.sums, len(c.answers)
 	same := len(s.by) == all && slices.Equal(s.weights, weights) // every node that there is has been summed up
 	if len(s.most) < len(c.scores) {
-		s.most = make([]int32, len(c.scores))
+		s.most, s.tops = make([]int32, len(c.scores)), make([]top, len(c.scores))
 	}
+	c.findTops(by, nodes)
 	for k, scores := range c.scores {
 		most := int32(0)
 		if by[k] != pluginv1.Normalization_NORMALIZATION_UNSPECIFIED {
-			most = highest(scores, nodes)
+			if t := s.tops[k]; t.among {
+				most = t.score
+			} else {
+				most = highest(scores, nodes)
+			}
 		}
 		if s.most[k] != most {
 			s.most[k], same = most, false
@@ -61,9 +98,53 @@ func (c *column) addScores(by []pluginv1.Normalization, weights []int64, nodes [
 		}
 	}
 	s.changed = s.changed[:0]
-	for n, i := range nodes {
-		totals[n] += s.by[i]
+	return s.by
+}
+
+// top is a node of which no other one that has been answered, and is not refused, has a higher score.
+type top struct {
+	node         cluster.NodeIndex
+	score        int32
+	known, among bool // it is known, and is one of the nodes that are asked about: then no other one of these has a higher score, either
+}
+
+// findTops finds of each plugin that normalises which node is on top, and whether it is one of some nodes.
+func (c *column) findTops(by []pluginv1.Normalization, nodes []cluster.NodeIndex) {
+	s := &c.sums
+	s.marks = s.marks.Grow(len(c.answers))
+	clear(s.marks)
+	for k := range c.scores {
+		if by[k] == pluginv1.Normalization_NORMALIZATION_UNSPECIFIED {
+			continue
+		}
+		t := &s.tops[k]
+		if t.among = false; !t.known {
+			*t = c.topOf(k)
+		}
+		if t.known {
+			s.marks.Set(t.node)
+		}
 	}
+	for _, i := range nodes {
+		if !s.marks.Has(i) {
+			continue
+		}
+		for k := range s.tops {
+			if t := &s.tops[k]; t.known && t.node == i {
+				t.among = true
+			}
+		}
+	}
+}
+
+// topOf looks for a node with the highest score of a plugin.
+func (c *column) topOf(k int) (t top) {
+	for i, score := range c.scores[k] {
+		if a := &c.answers[i]; a.seq != 0 && a.verdict == 0 && (!t.known || score > t.score) {
+			t.node, t.score, t.known = cluster.NodeIndex(i), score, true
+		}
+	}
+	return t
 }
 
 // highest returns the highest score of some nodes.

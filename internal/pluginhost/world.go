@@ -42,11 +42,13 @@ type session struct {
 	proven     bool                // all that somebody asked has been answered
 	calls      calls
 
-	synced     cluster.Seq     // nodes that are gone since are to be told yet
-	nodes      []toldNode      // by index
-	changed    []time.Duration // by node, as far as some have: when one has changed last for the service, as changes.asks counts
-	allChanged time.Duration   // when all have
-	refreshed  uint64          // Objects.NodeChanges when it was looked last which objects are others
+	synced     cluster.Seq         // nodes that are gone since are to be told yet
+	nodes      []toldNode          // by index
+	changed    []time.Duration     // by node, as far as some have: when one has changed last for the service, as changes.asks counts
+	allChanged time.Duration       // when all have
+	heard      []cluster.NodeIndex // nodes that have changed for the service, in order
+	forgot     uint64              // how many came before those
+	refreshed  uint64              // Objects.NodeChanges when it was looked last which objects are others
 	kinds      map[kindKey]*kind
 	sweepAt    int     // kinds are looked through when there are so many
 	dropped    []int32 // kinds that the next request says are forgotten

@@ -3,6 +3,7 @@ package binder
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -132,6 +133,10 @@ func (a *asked) splitKnown(kept *pluginhost.Kept, nodes []engine.NodeTotal) (kno
 	all := nodes
 	known, unknown = nodes[:0], a.scratch.unknown[:0]
 	for _, n := range all {
+		if kept.Known.Has(n.Node) {
+			known = append(known, n)
+			continue
+		}
 		switch is, refused, _ := kept.Of(n.Node); {
 		case refused:
 		case is:
@@ -149,16 +154,16 @@ func (a *asked) bestOf(known []engine.NodeTotal, left []seenNode) seenNode {
 	for _, n := range left {
 		known = append(known, n.NodeTotal)
 	}
-	indexes, sums := a.scratch.indexes[:0], a.scratch.sums[:0]
+	indexes := a.scratch.indexes[:0]
 	for k := range known {
-		indexes, sums = append(indexes, known[k].Node), append(sums, known[k].Total)
+		indexes = append(indexes, known[k].Node)
 	}
-	a.scratch.indexes, a.scratch.sums, a.scratch.totals = indexes, sums, known
-	a.judges.Score(indexes, sums)
-	best := 0
-	for k := range sums {
-		if sums[k] > sums[best] || sums[k] == sums[best] && known[k].Tie < known[best].Tie {
-			best = k
+	a.scratch.indexes, a.scratch.totals = indexes, known
+	a.judges.ScoreTotals(indexes, known)
+	best, most, tie := 0, int64(math.MinInt64), uint64(0)
+	for k := range known {
+		if n := &known[k]; n.Total > most || n.Total == most && n.Tie < tie {
+			best, most, tie = k, n.Total, n.Tie
 		}
 	}
 	if first := len(known) - len(left); best >= first {
