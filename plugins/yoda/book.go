@@ -66,12 +66,18 @@ func (b *Book) Len() (nodes, pods, reservations int) {
 
 // change returns the entry of a node, which it makes if there is none, and forgets the view of it.
 func (b *Book) change(node string) *entry {
+	e := b.entry(node)
+	e.view.Store(nil)
+	return e
+}
+
+// entry returns the entry of a node, which it makes if there is none.
+func (b *Book) entry(node string) *entry {
 	e := b.nodes[node]
 	if e == nil {
 		e = &entry{pods: make(map[types.UID][]*claim)}
 		b.nodes[node] = e
 	}
-	e.view.Store(nil)
 	return e
 }
 
@@ -298,22 +304,29 @@ func (c *claim) same(d *claim) bool {
 	return c.pod == d.pod && c.node == d.node && c.grant.Equal(d.grant)
 }
 
-// replace notes that a claim, if it is not nil, is no more, and that there is another one, if that is not nil. One that says what another one of the pod has said before is as old as that.
+// replace notes that a claim, if it is not nil, is no more, and that there is another one, if that is not nil. One that says what another one of the pod has said before is as old as that; so the view of the node stays the same as long as there is one of them.
 func (b *Book) replace(was, is *claim) {
 	if is != nil {
-		e := b.change(is.node)
+		e := b.entry(is.node)
 		b.turn++
 		is.since = b.turn
+		said := false
 		for _, c := range e.pods[is.pod] {
 			if c.same(is) {
-				is.since = min(is.since, c.since)
+				is.since, said = min(is.since, c.since), true
 			}
+		}
+		if !said {
+			e.view.Store(nil)
 		}
 		e.pods[is.pod] = append(slices.Clone(e.pods[is.pod]), is)
 	}
 	if was != nil {
-		e := b.change(was.node)
+		e := b.entry(was.node)
 		left := slices.DeleteFunc(slices.Clone(e.pods[was.pod]), func(c *claim) bool { return c == was })
+		if !slices.ContainsFunc(left, was.same) {
+			e.view.Store(nil)
+		}
 		if e.pods[was.pod] = left; len(left) == 0 {
 			delete(e.pods, was.pod)
 		}

@@ -1,6 +1,7 @@
 package yoda
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -340,6 +341,19 @@ func TestABookKnowsWhoHasWhatWhateverItIsTold(t *testing.T) {
 				claims[token] = c
 				b.Reserve(token, c.pod, c.node, c.Grant)
 			},
+			"reserve what another claim says": func(t *rapid.T) {
+				token, pod := drawToken(t), drawPod(t)
+				if told, is := claims[pod]; is {
+					claims[token] = told
+					b.Reserve(token, pod, told.node, told.Grant)
+				}
+			},
+			"be told what is reserved": func(t *rapid.T) {
+				if c, is := claims[drawToken(t)]; is {
+					claims[c.pod] = c
+					b.SetPod(c.pod, c.node, c.Grant)
+				}
+			},
 			"release": func(t *rapid.T) {
 				token := drawToken(t)
 				delete(claims, token)
@@ -394,7 +408,15 @@ func TestABookKnowsWhoHasWhatWhateverItIsTold(t *testing.T) {
 					if got := b.View(node).awaited; got != awaited {
 						t.Fatalf("%s awaits a pod: %v, want %v", node, got, awaited)
 					}
-					view := b.View(node).Cards()
+					before := b.View(node)
+					if e := b.nodes[node]; e != nil {
+						e.view.Store(nil)
+						if made := b.View(node); !before.Same(made) || !maps.EqualFunc(before.pods, made.pods, func(a, b []*claim) bool { return len(a) > 0 && len(b) > 0 }) {
+							t.Fatalf("%s is %+v, and made anew %+v", node, before, made)
+						}
+						e.view.Store(before)
+					}
+					view := before.Cards()
 					if len(view) != len(cards[node]) {
 						t.Fatalf("%s has %d cards, want %d", node, len(view), len(cards[node]))
 					}
