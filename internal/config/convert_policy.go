@@ -86,7 +86,7 @@ func (c *converter) policy(from object) (object, error) {
 		setArg(profile, ofPodTerms, "hardPodAffinityWeight", v)
 	}
 	if take(from, "alwaysCheckAllPredicates") == true {
-		c.say("alwaysCheckAllPredicates is left out: a node's verdict is that of the first filter it fails")
+		c.say("alwaysCheckAllPredicates is left out: a node's verdict is that of the first filter it fails; kubectl berth why lists all that the nearest nodes lack")
 	}
 	extenders := list(from, "extenders")
 	delete(from, "extenders")

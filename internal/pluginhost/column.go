@@ -48,8 +48,8 @@ type answer struct {
 	verdict uint16        // 0: it can run the pod; else Refusal by column.index
 }
 
-// answerBytes is the size of an answer, scoreBytes that of a score, sumBytes that of what the scores of a node come to, and columnBytes about what a column takes besides.
-const answerBytes, scoreBytes, sumBytes, columnBytes = 24, 4, 12, 1 << 10
+// answerBytes is the size of an answer, followBytes what is followed of it, scoreBytes that of a score, sumBytes that of what the scores of a node come to, and columnBytes about what a column takes besides.
+const answerBytes, followBytes, scoreBytes, sumBytes, columnBytes = 24, 2, 4, 12, 1 << 10
 
 func newColumn(depends dependencies, scores int) *column {
 	return &column{depends: depends, index: make(map[Refusal]uint16), scores: make([][]int32, scores)}
@@ -57,7 +57,7 @@ func newColumn(depends dependencies, scores int) *column {
 
 // bytes returns about how much memory a column takes.
 func (c *column) bytes() int {
-	each := answerBytes
+	each := answerBytes + followBytes
 	if len(c.scores) > 0 {
 		each += scoreBytes*len(c.scores) + sumBytes
 	}

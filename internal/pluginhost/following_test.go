@@ -28,6 +28,7 @@ func TestWhatIsFollowedIsWhatEachAnswerSays(t *testing.T) {
 				return out, nil
 			}
 			h := newHost(t, []cluster.Profile{profile("default-scheduler", "P")}, serviceOf("s", s.serve(t), "P"))
+			zone := []cluster.Label{{Key: "topology.kubernetes.io/zone", Value: "z"}}
 			rapid.Check(t, func(rt *rapid.T) {
 				h.End(0) // of the check before
 				st, subjects := world(t, rapid.IntRange(1, 150).Draw(rt, "nodes"))
@@ -39,10 +40,15 @@ func TestWhatIsFollowedIsWhatEachAnswerSays(t *testing.T) {
 				node := func() cluster.NodeIndex {
 					return cluster.NodeIndex(rapid.IntRange(0, st.Nodes.Len()-1).Draw(rt, "node"))
 				}
+				apply(cluster.LabelsDefined{ID: 1, Set: cluster.LabelSet{Labels: zone}})
+				apply(cluster.LabelsDefined{ID: 2, Set: cluster.LabelSet{Labels: []cluster.Label{{Key: "app", Value: "web"}}}})
+				for id := cluster.LabelsID(1); id <= 2; id++ { // so that the labels stay
+					apply(cluster.PodSet{ID: st.FreePod(), Pod: cluster.Pod{UID: fmt.Sprint("has", id), Class: subjects[0].Class, Labels: id}})
+				}
 				placed := make(map[cluster.PodID]bool)
 				for range rapid.IntRange(1, 20).Draw(rt, "steps") {
 					for range rapid.IntRange(0, 3).Draw(rt, "changes") {
-						switch i := node(); rapid.IntRange(0, 5).Draw(rt, "change") {
+						switch i := node(); rapid.IntRange(0, 6).Draw(rt, "change") {
 						case 0:
 							id := st.FreePod()
 							if st.Nodes.Live.Has(i) {
@@ -59,7 +65,7 @@ func TestWhatIsFollowedIsWhatEachAnswerSays(t *testing.T) {
 							if st.Nodes.Live.Has(i) {
 								apply(cluster.NodeRemoved{Index: i})
 							} else {
-								apply(cluster.NodeSet{Index: i, Node: cluster.Node{Name: fmt.Sprint("again", st.Version().Seq)}})
+								apply(cluster.NodeSet{Index: i, Node: cluster.Node{Name: fmt.Sprint("again", st.Version().Seq), Labels: zone}})
 							}
 						case 3:
 							h.services[0].changes.hear([]string{st.Nodes.Spec[i].Name}, false)
@@ -67,7 +73,14 @@ func TestWhatIsFollowedIsWhatEachAnswerSays(t *testing.T) {
 							h.services[0].changes.hear(nil, rapid.IntRange(0, 9).Draw(rt, "all") == 0)
 						case 5:
 							free := st.Nodes.Free()
-							apply(cluster.NodeSet{Index: free, Node: cluster.Node{Name: fmt.Sprint("new", st.Version().Seq)}})
+							apply(cluster.NodeSet{Index: free, Node: cluster.Node{Name: fmt.Sprint("new", st.Version().Seq), Labels: zone}})
+						case 6:
+							for id := range placed {
+								pod := st.Pod(id).Pod
+								pod.Labels = cluster.LabelsID(rapid.IntRange(0, 2).Draw(rt, "labels"))
+								apply(cluster.PodSet{ID: id, Pod: pod})
+								break
+							}
 						}
 					}
 					k, err := h.Begin(t.Context(), st.Version().Epoch, "default-scheduler")

@@ -100,7 +100,7 @@ func TestScoresAreBoundedAsTheyAreNormalised(t *testing.T) {
 
 // What answers take is counted by how large scores are.
 func TestTheBytesOfAColumnAreThoseOfItsScores(t *testing.T) {
-	for _, tt := range []struct{ scores, each int }{{0, 24}, {1, 24 + 4 + 12}, {3, 24 + 3*4 + 12}} {
+	for _, tt := range []struct{ scores, each int }{{0, 24 + 2}, {1, 24 + 2 + 4 + 12}, {3, 24 + 2 + 3*4 + 12}} {
 		c := newColumn(dependencies{}, tt.scores)
 		empty := c.bytes()
 		c.grow(1000)

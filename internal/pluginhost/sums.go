@@ -114,7 +114,7 @@ func (c *column) findTops(by []pluginv1.Normalization, nodes []cluster.NodeIndex
 	s.marks = s.marks.Grow(len(c.answers))
 	clear(s.marks)
 	for k := range c.scores {
-		if by[k] == pluginv1.Normalization_NORMALIZATION_UNSPECIFIED {
+		if by[k] == pluginv1.Normalization_NORMALIZATION_UNSPECIFIED || c.depends.cluster { // where all is forgotten for each pod, nobody is on top for long
 			continue
 		}
 		t := &s.tops[k]

@@ -414,12 +414,29 @@ func (is *session) tellPods(st *cluster.State, i cluster.NodeIndex, n *toldNode,
 		n.pods = make(map[string]toldPod)
 	}
 	there := make(map[string]bool, len(n.pods))
+	var last struct { // label sets that were compared last: most pods of a node have the same two
+		was, is cluster.LabelsID
+		alike   bool
+	}
+	same := func(was, key kindKey) bool {
+		if was == key {
+			return true
+		}
+		labels := key.Labels
+		if key.Labels = was.Labels; was != key {
+			return false
+		}
+		if last.was != was.Labels || last.is != labels {
+			last.was, last.is, last.alike = was.Labels, labels, st.AlikeOn(i, was.Labels, labels)
+		}
+		return last.alike
+	}
 	for _, row := range st.PodsOn(i) {
 		there[row.UID] = true
 		key := kindKey{Subject: engine.SubjectOf(&row.Pod)}
 		hypothetical := is.hypothetical != nil && is.hypothetical(row.UID)
 		if was, told := n.pods[row.UID]; told {
-			if was.hypothetical == hypothetical && (was.kind.key == key || st.AlikeOn(i, was.kind.key.Labels, key.Labels) && was.kind.key.Class == key.Class && was.kind.key.Priority == key.Priority) {
+			if was.hypothetical == hypothetical && same(was.kind.key, key) {
 				continue
 			}
 			was.kind.placed-- // it has other labels now, say

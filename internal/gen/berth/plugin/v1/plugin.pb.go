@@ -425,7 +425,7 @@ type Dependencies struct {
 	// On what the pods on the node request: its requested and pod_count. An answer holds until a pod comes to the node, or leaves it.
 	Requested bool `protobuf:"varint,1,opt,name=requested,proto3" json:"requested,omitempty"`
 	// On which pods are on the node: its added and removed are told. An answer holds as long as with requested, which is told too, and until a pod there gets other labels or another priority. The zone and the region of the node
-	// (topology.kubernetes.io/zone and region), which the API server copies to each pod that is bound there, are no other labels: of a pod that has been told, they are not.
+	// (topology.kubernetes.io/zone and region), which the API server copies to each pod that is bound there, are no other labels, and may not be told of a pod: they are to be read of the node.
 	Pods bool `protobuf:"varint,2,opt,name=pods,proto3" json:"pods,omitempty"`
 	// On Kubernetes' own objects: those of nodes and of the pod that is asked about are sent in JSON. It takes a cluster with an API server.
 	Objects bool `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
