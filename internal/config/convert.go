@@ -212,6 +212,7 @@ func (c *converter) addresses(from object) {
 
 // alpha1 converts the version that has one profile, spread over the top level.
 func (c *converter) alpha1(from object) error {
+	c.early(from)
 	c.addresses(from)
 	profile := object{}
 	if name := take(from, "schedulerName"); name != nil {
@@ -254,6 +255,40 @@ func (c *converter) alpha1(from object) error {
 		from["profiles"] = []any{profile}
 	}
 	return nil
+}
+
+// early brings the fields that v1alpha1 had from 1.3 to 1.9, when it was the API group componentconfig, to where it had them later.
+func (c *converter) early(from object) {
+	for _, name := range []string{"address", "port"} {
+		if v := take(from, name); v != nil {
+			c.say("%s: %v is left out; roles serve health and metrics at --metrics-listen", name, v)
+		}
+	}
+	for old, now := range map[string]string{"contentType": "contentType", "kubeAPIQPS": "qps", "kubeAPIBurst": "burst"} {
+		if v := take(from, old); v != nil {
+			if connection := child(from, "clientConnection"); connection[now] == nil {
+				connection[now] = v
+			}
+		}
+	}
+	provider, file := take(from, "algorithmProvider"), take(from, "policyConfigFile")
+	configMap, namespace, legacy := take(from, "policyConfigMap"), take(from, "policyConfigMapNamespace"), take(from, "useLegacyPolicyConfig")
+	switch { // a policy takes precedence, and of these the ConfigMap, unless the file is asked for
+	case from["algorithmSource"] != nil: // it is as late as 1.10
+		if provider != nil || file != nil || configMap != nil {
+			c.say("algorithmProvider, policyConfigFile and policyConfigMap are left out; algorithmSource says it")
+		}
+	case text(configMap) != "" && (legacy != true || text(file) == ""):
+		at := "ConfigMap " + text(configMap)
+		if in := text(namespace); in != "" {
+			at = "ConfigMap " + in + "/" + text(configMap)
+		}
+		c.say("policyConfigMap: the policy is in %s: convert it too, and take over its profile", at)
+	case text(file) != "":
+		c.say("policyConfigFile: the policy is in %s: convert it too, and take over its profile", text(file))
+	case text(provider) != "":
+		from["algorithmSource"] = object{"provider": provider}
+	}
 }
 
 // source converts where v1alpha1 had its predicates and priorities from.
