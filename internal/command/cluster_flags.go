@@ -48,10 +48,20 @@ type clusterFlags struct {
 }
 
 func (f *clusterFlags) add(fs *pflag.FlagSet) {
+	section(fs, clusterSection, f.addCluster)
+	section(fs, scheduleSection, f.addSchedule)
+}
+
+// addCluster adds the flags of where the cluster is.
+func (f *clusterFlags) addCluster(fs *pflag.FlagSet) {
 	fs.StringVar(&f.cluster.Source, "source", "", "where the cluster comes from: kube (an API server) or local (manifests kept in etcd) (default: kube if a kubeconfig is given, else local)")
 	fs.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "how to reach the API server; with --source=kube and no kubeconfig, the service account of the pod Berth runs in")
 	fs.Float32Var(&f.cluster.KubeQPS, "kube-qps", 5000, "requests per second to the API server, for binds; events, conditions and preemptions have their own")
 	fs.IntVar(&f.cluster.KubeBurst, "kube-burst", 5000, "burst of the same")
+}
+
+// addSchedule adds the flags of how pods are placed.
+func (f *clusterFlags) addSchedule(fs *pflag.FlagSet) {
 	fs.StringVar(&f.schedulerName, "scheduler-name", "default-scheduler", "spec.schedulerName of the pods to schedule")
 	fs.StringVar(&f.strategy, "fit-strategy", cluster.LeastAllocated, "how NodeResourcesFit scores: LeastAllocated, MostAllocated or RequestedToCapacityRatio")
 	fs.StringSliceVar(&f.shape, "fit-shape", []string{"0:0", "100:10"}, "the function of RequestedToCapacityRatio, as utilization:score points")
@@ -65,10 +75,15 @@ func (f *clusterFlags) add(fs *pflag.FlagSet) {
 }
 
 func (f *clusterFlags) addConfig(fs *pflag.FlagSet) {
+	section(fs, configSection, f.addFiles)
+	section(fs, electionSection, f.election.add)
+}
+
+// addFiles adds the flags of configurations, and of the plugins that these name.
+func (f *clusterFlags) addFiles(fs *pflag.FlagSet) {
 	fs.StringVar(&f.configFile, "config", "", "a file with a KubeSchedulerConfiguration ("+configv1.SchemeGroupVersion.String()+"); --kubeconfig, --kube-qps and --kube-burst override its clientConnection")
 	fs.StringVar(&f.servicesFile, servicesFlag, "", "a file with the plugin services whose plugins the configuration may enable (apiVersion: berth.dev/v1, kind: PluginServices)")
 	fs.StringVar(&f.writeTo, "write-config-to", "", "write the configuration, with all defaults, to this file, and exit")
-	f.election.add(fs)
 	f.compiledIn.add(fs)
 }
 
@@ -164,6 +179,7 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 	if len(f.cluster.Extenders) > 0 && f.cluster.Source != "kube" {
 		return fmt.Errorf("--config: %s: extenders: they are sent the objects of an API server, and --source=%s has none: want --source=kube", f.configFile, f.cluster.Source)
 	}
+	f.cluster.Gates = f.options.Gates()
 	f.cluster.Election = f.election.of(f.completed)
 	text, err := config.Encode(withoutSecrets(f.completed.Config))
 	if err != nil {

@@ -55,6 +55,9 @@ func New(in *CompiledIn) *cobra.Command {
 		if slices.Contains([]string{"all", "binder"}, c.Name()) { // which are started in kube-scheduler's place
 			c.SetFlagErrorFunc(explainRemoved)
 		}
+		if c.Flags().Lookup(logLevelFlag) != nil { // it is a role, or several
+			inSections(c)
+		}
 		root.AddCommand(c)
 	}
 	plugins := pluginCommand()

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-scheduler/berth/internal/demo"
@@ -43,8 +44,8 @@ func demoCommand() *cobra.Command {
 	fs := c.Flags()
 	f.add(fs, "127.0.0.1:7070")
 	cl.add(fs)
-	addHTTP(fs, &o.Public)
-	addBatch(fs, &o.Queue)
+	section(fs, publicSection, func(fs *pflag.FlagSet) { addHTTP(fs, &o.Public) })
+	section(fs, partsSection, func(fs *pflag.FlagSet) { addBatch(fs, &o.Queue) })
 	fs.BoolVar(&exit, "exit", false, "end after the summary instead of serving on")
 	if err := fs.Set("log-level", "error"); err != nil {
 		panic(err) // the flag is added above

@@ -30,14 +30,22 @@ type commonFlags struct {
 
 func (f *commonFlags) add(fs *pflag.FlagSet, listen string) {
 	f.all = fs
+	section(fs, memberSection, func(fs *pflag.FlagSet) { f.addMember(fs, listen) })
+	section(fs, etcdSection, func(fs *pflag.FlagSet) {
+		addEtcd(fs, &f.common)
+		f.tls.addEtcd(fs)
+	})
+	section(fs, tlsSection, f.tls.add)
+	section(fs, opsSection, func(fs *pflag.FlagSet) { addOps(fs, &f.common) })
+	section(fs, logSection, f.log.Add)
+}
+
+// addMember adds the flags of who the member is, and where it serves.
+func (f *commonFlags) addMember(fs *pflag.FlagSet, listen string) {
 	fs.StringVar(&f.common.ID, "id", "", "the member's id; must be unique (default: the role, the host's name and a random suffix)")
 	fs.StringVar(&f.common.Listen, "listen", listen, "where to serve gRPC, as host:port; port 0 picks a free one")
 	fs.StringVar(&f.common.Advertise, "advertise", "", "the host, or host:port, under which other roles reach this one (default: that of --listen, or this machine's name if that is all interfaces)")
-	addEtcd(fs, &f.common)
-	addOps(fs, &f.common)
 	fs.DurationVar(&f.common.LeaseTTL, "lease-ttl", 5*time.Second, "how long a role that fell silent keeps what it holds; 1s to 1m")
-	f.tls.add(fs)
-	f.log.Add(fs)
 }
 
 // addEtcd adds the flags of where etcd is, and whose.
@@ -138,13 +146,19 @@ func allCommand(in *CompiledIn) *cobra.Command {
 	f.add(fs, "127.0.0.1:7070")
 	cl.add(fs)
 	cl.addConfig(fs)
-	addHTTP(fs, &o.Public)
-	addAccess(fs, &o.Access)
-	addBatch(fs, &o.Queue)
-	fs.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where the embedded etcd keeps its data")
-	fs.IntVar(&o.Queues, "queues", 1, "queue members")
-	fs.IntVar(&o.FilterWorkers, "filter-workers", 1, "filter-workers")
-	fs.IntVar(&o.ScoreWorkers, "score-workers", 1, "score-workers")
+	section(fs, publicSection, func(fs *pflag.FlagSet) {
+		addHTTP(fs, &o.Public)
+		addAccess(fs, &o.Access)
+	})
+	section(fs, etcdSection, func(fs *pflag.FlagSet) {
+		fs.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where the embedded etcd keeps its data")
+	})
+	section(fs, partsSection, func(fs *pflag.FlagSet) {
+		addBatch(fs, &o.Queue)
+		fs.IntVar(&o.Queues, "queues", 1, "queue members")
+		fs.IntVar(&o.FilterWorkers, "filter-workers", 1, "filter-workers")
+		fs.IntVar(&o.ScoreWorkers, "score-workers", 1, "score-workers")
+	})
 	return c
 }
 
@@ -211,7 +225,9 @@ func queueCommand() *cobra.Command {
 	return roleCommand{
 		name:  "queue",
 		short: "Run a queue member: it holds shards of the queue and drives their cycles",
-		flags: func(fs *pflag.FlagSet) { addBatch(fs, &q) },
+		flags: func(fs *pflag.FlagSet) {
+			section(fs, partsSection, func(fs *pflag.FlagSet) { addBatch(fs, &q) })
+		},
 		check: func(*commonFlags) error { return checkBatch(q) },
 		run:   func(ctx context.Context, c roles.Common) error { return roles.QueueMember(ctx, c, q) },
 	}.command()
@@ -232,8 +248,10 @@ func gatewayCommand() *cobra.Command {
 		short:  "Run a gateway: it serves the public API",
 		listen: "127.0.0.1:7070",
 		flags: func(fs *pflag.FlagSet) {
-			addHTTP(fs, &p)
-			addAccess(fs, &p.Access)
+			section(fs, publicSection, func(fs *pflag.FlagSet) {
+				addHTTP(fs, &p)
+				addAccess(fs, &p.Access)
+			})
 		},
 		check: func(f *commonFlags) error {
 			return errors.Join(f.tls.allows("--http-listen", p.HTTPListen), checkAccess(&p.Access, f.common.Listen, p.HTTPListen))

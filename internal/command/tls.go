@@ -24,7 +24,6 @@ type tlsFlags struct {
 func (f *tlsFlags) add(fs *pflag.FlagSet) {
 	addTLS(fs, &f.roles)
 	fs.BoolVar(&f.plaintext, "insecure-plaintext", false, "serve without TLS on addresses that are not loopback: whoever reaches them can read and change everything")
-	f.addEtcd(fs)
 }
 
 // addEtcd adds the flags of how a process proves to etcd who it is.

@@ -43,59 +43,93 @@ func (o *Options) gates() map[string]*bool {
 	}
 }
 
+// The stages of feature gates, as kubernetes_feature_enabled has them.
+const (
+	alpha = "ALPHA"
+	beta  = "BETA"
+	ga    = ""
+)
+
+// standard is what a feature gate is in kube-scheduler 1.36.
+type standard struct {
+	on    bool
+	stage string
+}
+
 // fixed returns the other feature gates that kube-scheduler 1.36 reads, at their defaults: Berth does as it does then.
-func fixed() map[string]bool {
+func fixed() map[string]standard {
 	out := maps.Clone(fixedGates)
 	for _, p := range engine.Plugins() {
 		if p.OwnGate {
-			out[p.Name] = !p.Gated
+			out[p.Name] = standard{!p.Gated, beta}
+			if p.Gated {
+				out[p.Name] = standard{false, alpha}
+			}
 		}
 	}
 	return out
 }
 
+// Gate is a feature gate of kube-scheduler's.
+type Gate struct {
+	Name, Stage string // ALPHA, BETA, or nothing of what is for general use
+	On          bool
+}
+
+// Gates returns all feature gates that kube-scheduler 1.36 reads, as Berth does, by name.
+func (o *Options) Gates() (all []Gate) {
+	for name, on := range o.gates() {
+		all = append(all, Gate{name, alpha, *on})
+	}
+	for name, is := range fixed() {
+		all = append(all, Gate{name, is.stage, is.on})
+	}
+	slices.SortFunc(all, func(a, b Gate) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
 // fixedGates is fixed without those that are called as plugins are.
-var fixedGates = map[string]bool{
-	"AllAlpha":                                false,
-	"AllBeta":                                 false,
-	"ComponentFlagz":                          true,
-	"ComponentStatusz":                        true,
-	"ContextualLogging":                       true,
-	"CoordinatedLeaderElection":               false,
-	"LoggingAlphaOptions":                     false,
-	"LoggingBetaOptions":                      true,
-	"NativeHistograms":                        false,
-	"DRAAdminAccess":                          true,
-	"DRAConsumableCapacity":                   true,
-	"DRADeviceBindingConditions":              true,
-	"DRADeviceTaintRules":                     false,
-	"DRADeviceTaints":                         true,
-	"DRAExtendedResource":                     true,
-	"DRAListTypeAttributes":                   false,
-	"DRANodeAllocatableResources":             false,
-	"DRAPartitionableDevices":                 true,
-	"DRAPrioritizedList":                      true,
-	"DRAResourceClaimDeviceStatus":            true,
-	"DRASchedulerFilterTimeout":               true,
-	"DRAWorkloadResourceClaims":               false,
-	"DynamicResourceAllocation":               true,
-	"GenericWorkload":                         false,
-	"InPlacePodLevelResourcesVerticalScaling": true,
-	"InPlacePodVerticalScaling":               true,
-	"MatchLabelKeysInPodTopologySpread":       true,
-	"NodeInclusionPolicyInPodTopologySpread":  true,
-	"NominatedNodeNameForExpectation":         true,
-	"OpportunisticBatching":                   true,
-	"PodLevelResources":                       true,
-	"SchedulerAsyncAPICalls":                  false,
-	"SchedulerAsyncPreemption":                true,
-	"SchedulerPopFromBackoffQ":                true,
-	"SchedulerQueueingHints":                  true,
-	"SidecarContainers":                       true,
-	"TaintTolerationComparisonOperators":      false,
-	"TopologyAwareWorkloadScheduling":         false,
-	"VolumeAttributesClass":                   true,
-	"WorkloadAwarePreemption":                 false,
+var fixedGates = map[string]standard{
+	"AllAlpha":                                {false, alpha},
+	"AllBeta":                                 {false, beta},
+	"ComponentFlagz":                          {true, beta},
+	"ComponentStatusz":                        {true, beta},
+	"ContextualLogging":                       {true, beta},
+	"CoordinatedLeaderElection":               {false, beta},
+	"LoggingAlphaOptions":                     {false, alpha},
+	"LoggingBetaOptions":                      {true, beta},
+	"NativeHistograms":                        {false, alpha},
+	"DRAAdminAccess":                          {true, ga},
+	"DRAConsumableCapacity":                   {true, beta},
+	"DRADeviceBindingConditions":              {true, beta},
+	"DRADeviceTaintRules":                     {false, beta},
+	"DRADeviceTaints":                         {true, beta},
+	"DRAExtendedResource":                     {true, beta},
+	"DRAListTypeAttributes":                   {false, alpha},
+	"DRANodeAllocatableResources":             {false, alpha},
+	"DRAPartitionableDevices":                 {true, beta},
+	"DRAPrioritizedList":                      {true, ga},
+	"DRAResourceClaimDeviceStatus":            {true, beta},
+	"DRASchedulerFilterTimeout":               {true, beta},
+	"DRAWorkloadResourceClaims":               {false, alpha},
+	"DynamicResourceAllocation":               {true, ga},
+	"GenericWorkload":                         {false, alpha},
+	"InPlacePodLevelResourcesVerticalScaling": {true, beta},
+	"InPlacePodVerticalScaling":               {true, ga},
+	"MatchLabelKeysInPodTopologySpread":       {true, beta},
+	"NodeInclusionPolicyInPodTopologySpread":  {true, ga},
+	"NominatedNodeNameForExpectation":         {true, beta},
+	"OpportunisticBatching":                   {true, beta},
+	"PodLevelResources":                       {true, beta},
+	"SchedulerAsyncAPICalls":                  {false, beta},
+	"SchedulerAsyncPreemption":                {true, beta},
+	"SchedulerPopFromBackoffQ":                {true, beta},
+	"SchedulerQueueingHints":                  {true, ga},
+	"SidecarContainers":                       {true, ga},
+	"TaintTolerationComparisonOperators":      {false, alpha},
+	"TopologyAwareWorkloadScheduling":         {false, alpha},
+	"VolumeAttributesClass":                   {true, ga},
+	"WorkloadAwarePreemption":                 {false, alpha},
 }
 
 // SetGates sets feature gates, each given as NAME=true or NAME=false; the last one of a name counts. An error says which cannot be set, and what can.
@@ -109,7 +143,7 @@ func (o *Options) SetGates(gates []string) error {
 		name, text, _ := strings.Cut(strings.TrimSpace(gate), "=")
 		name = strings.TrimSpace(name)
 		on, err := strconv.ParseBool(strings.TrimSpace(text))
-		standard, taken := fixed[name]
+		is, taken := fixed[name]
 		switch {
 		case own[name] == nil && !taken:
 			return fmt.Errorf("%q: Berth has no such feature gate: it has %s; and it takes, at their defaults, %s",
@@ -118,10 +152,10 @@ func (o *Options) SetGates(gates []string) error {
 			return fmt.Errorf("%q: want %s=true or %[2]s=false", gate, name)
 		case !taken:
 			*own[name] = on
-		case on != standard && (strings.HasPrefix(name, "DRA") || name == "DynamicResourceAllocation"):
-			return fmt.Errorf("%q: Berth has no dynamic resource allocation, and takes %s=%t, its default, alone: pods with resource claims stay pending", gate, name, standard)
-		case on != standard:
-			return fmt.Errorf("%q: Berth does as kube-scheduler does with %s=%t, its default, and has nothing else", gate, name, standard)
+		case on != is.on && (strings.HasPrefix(name, "DRA") || name == "DynamicResourceAllocation"):
+			return fmt.Errorf("%q: Berth has no dynamic resource allocation, and takes %s=%t, its default, alone: pods with resource claims stay pending", gate, name, is.on)
+		case on != is.on:
+			return fmt.Errorf("%q: Berth does as kube-scheduler does with %s=%t, its default, and has nothing else", gate, name, is.on)
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/member"
 )
 
@@ -35,6 +36,21 @@ func buildInfo() prometheus.Collector {
 	}, []string{"version", "revision", "goversion", "platform"})
 	info.WithLabelValues(cmp.Or(member.Build(), "unknown"), cmp.Or(member.Revision(), "unknown"), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH).Set(1)
 	return info
+}
+
+// gatesEnabled says which feature gates are on, as kube-scheduler does.
+func gatesEnabled(gates []config.Gate) prometheus.Collector {
+	enabled := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kubernetes_feature_enabled", Help: "1 for a feature gate that is on, 0 for one that is off, of those that kube-scheduler reads, by its name, and its stage: ALPHA, BETA, or nothing of what is for general use.",
+	}, []string{"name", "stage"})
+	for _, g := range gates {
+		on := 0.0
+		if g.On {
+			on = 1
+		}
+		enabled.WithLabelValues(g.Name, g.Stage).Set(on)
+	}
+	return enabled
 }
 
 // of returns where a member registers its metrics.

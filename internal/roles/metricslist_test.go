@@ -22,6 +22,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/extender"
@@ -218,6 +219,7 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}`), 0o600))
 	})
 	must(err)
 	must(as("every role").Register(buildInfo()))
+	must(as("binder").Register(gatesEnabled(new(config.Options).Gates())))
 	must(registerReady(as("every role"), &role{role: coord.RoleQueue, ready: func() error { return nil }}))
 	must(registerShards(as("every role with a replica"), rep))
 	must(registerExpiry(as("every role"), nil, nil))

@@ -64,6 +64,7 @@ type Cluster struct {
 
 	CompiledIn *CompiledIn     // plugins that the program itself has; nil: it has none
 	Election   *Election       // by which names are shared with other schedulers of a kube source; nil: none is
+	Gates      []config.Gate   // kube-scheduler's feature gates, as they are
 	Config     json.RawMessage // the KubeSchedulerConfiguration that the settings are of, with all defaults, for /configz; nil: not said
 }
 
@@ -231,6 +232,9 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	}
 	cl.Settings.Source = cl.Source
 	e.ops.sayBinder(cl)
+	if err := e.measured.common.Register(gatesEnabled(cl.Gates)); err != nil && !errors.As(err, new(prometheus.AlreadyRegisteredError)) { // by another binder of the process
+		return err
+	}
 	extenders, err := e.extenders(cl, e.metrics(id))
 	if err != nil {
 		return err

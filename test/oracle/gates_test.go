@@ -2,8 +2,10 @@ package oracle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,6 +25,8 @@ import (
 	storagev1informers "k8s.io/client-go/informers/storage/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/component-base/featuregate"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	metricsfeatures "k8s.io/component-base/metrics/features"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
@@ -236,6 +240,18 @@ func TestFeatureGatesAreKubeSchedulers(t *testing.T) {
 			if takes := has[name] || on == spec.Default; takes != (err == nil) {
 				t.Errorf("%s=%t, where the default is %t: %v", name, on, spec.Default, err)
 			}
+		}
+	}
+	added := featuregate.NewFeatureGate() // as a process adds them when it starts
+	if err := errors.Join(logsapi.AddFeatureGates(added), metricsfeatures.AddFeatureGates(added)); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(known, added.GetAll())
+	for _, g := range new(berthconfig.Options).Gates() {
+		if spec, ok := known[featuregate.Feature(g.Name)]; ok && (g.On != spec.Default || g.Stage != string(spec.PreRelease)) {
+			t.Errorf("%+v, where kube-scheduler has %v, %q", g, spec.Default, spec.PreRelease)
+		} else if !ok {
+			t.Errorf("%s: kube-scheduler has no such gate", g.Name)
 		}
 	}
 	if taken < 30 {
