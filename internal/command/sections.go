@@ -37,6 +37,9 @@ func section(fs *pflag.FlagSet, name string, add func(*pflag.FlagSet)) {
 	part := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	add(part)
 	part.VisitAll(func(f *pflag.Flag) {
+		if fs.Lookup(f.Name) != nil {
+			panic("flag redefined: " + f.Name) // as within one set: else nobody would hear what it is set to
+		}
 		if f.Annotations == nil {
 			f.Annotations = make(map[string][]string)
 		}

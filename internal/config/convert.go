@@ -88,7 +88,8 @@ var shapes = map[string]string{
 	"plugins": "object", "args": "object", "argument": "object", "leaderElection": "object", "algorithmSource": "object",
 	"policy": "object", "labelsPresence": "object", "serviceAffinity": "object", "requestedToCapacityRatioArguments": "object",
 	"hardPodAffinitySymmetricWeight": "number", "bindTimeoutSeconds": "number", "weight": "number",
-	"disablePreemption": "boolean", "alwaysCheckAllPredicates": "boolean", "presence": "boolean",
+	"disablePreemption": "boolean", "alwaysCheckAllPredicates": "boolean", "presence": "boolean", "useLegacyPolicyConfig": "boolean",
+	"clientConnection": "object", "algorithmProvider": "text", "policyConfigFile": "text", "policyConfigMapName": "text", "policyConfigMapNamespace": "text",
 }
 
 // checkShapes returns the first field, by name, that does not hold what it must.
@@ -121,6 +122,8 @@ func shapeOf(v any) string {
 		return "number"
 	case bool:
 		return "boolean"
+	case string:
+		return "text"
 	case []any:
 		if len(v) == 0 {
 			return "empty"
@@ -257,37 +260,47 @@ func (c *converter) alpha1(from object) error {
 	return nil
 }
 
-// early brings the fields that v1alpha1 had from 1.3 to 1.9, when it was the API group componentconfig, to where it had them later.
+// early brings the fields that v1alpha1 had from 1.3 to 1.9, when it was of the API group componentconfig, to where it had them later.
 func (c *converter) early(from object) {
 	for _, name := range []string{"address", "port"} {
-		if v := take(from, name); v != nil {
+		if v := take(from, name); v != nil && v != "" {
 			c.say("%s: %v is left out; roles serve health and metrics at --metrics-listen", name, v)
 		}
 	}
-	for old, now := range map[string]string{"contentType": "contentType", "kubeAPIQPS": "qps", "kubeAPIBurst": "burst"} {
-		if v := take(from, old); v != nil {
-			if connection := child(from, "clientConnection"); connection[now] == nil {
-				connection[now] = v
-			}
-		}
-	}
-	provider, file := take(from, "algorithmProvider"), take(from, "policyConfigFile")
-	configMap, namespace, legacy := take(from, "policyConfigMap"), take(from, "policyConfigMapNamespace"), take(from, "useLegacyPolicyConfig")
-	switch { // a policy takes precedence, and of these the ConfigMap, unless the file is asked for
+	c.move(from, "contentType", "clientConnection", "contentType")
+	c.move(from, "kubeAPIQPS", "clientConnection", "qps")
+	c.move(from, "kubeAPIBurst", "clientConnection", "burst")
+	c.move(from, "lockObjectName", "leaderElection", "resourceName")
+	c.move(from, "lockObjectNamespace", "leaderElection", "resourceNamespace")
+	provider, file := text(take(from, "algorithmProvider")), text(take(from, "policyConfigFile"))
+	configMap, namespace, legacy := text(take(from, "policyConfigMapName")), text(take(from, "policyConfigMapNamespace")), take(from, "useLegacyPolicyConfig") == true
+	switch { // as kube-scheduler read them: a policy before a provider, and that of the ConfigMap, unless the file is asked for
 	case from["algorithmSource"] != nil: // it is as late as 1.10
-		if provider != nil || file != nil || configMap != nil {
-			c.say("algorithmProvider, policyConfigFile and policyConfigMap are left out; algorithmSource says it")
+		if provider+file+configMap != "" {
+			c.say("algorithmProvider, policyConfigFile and policyConfigMapName are left out; algorithmSource says it")
 		}
-	case text(configMap) != "" && (legacy != true || text(file) == ""):
-		at := "ConfigMap " + text(configMap)
-		if in := text(namespace); in != "" {
-			at = "ConfigMap " + in + "/" + text(configMap)
+	case configMap != "" && !legacy:
+		if namespace != "" {
+			configMap = namespace + "/" + configMap
 		}
-		c.say("policyConfigMap: the policy is in %s: convert it too, and take over its profile", at)
-	case text(file) != "":
-		c.say("policyConfigFile: the policy is in %s: convert it too, and take over its profile", text(file))
-	case text(provider) != "":
+		c.say("policyConfigMapName: the policy is in ConfigMap %s: convert it too, and take over its profile", configMap)
+	case file != "":
+		c.say("policyConfigFile: the policy is in %s: convert it too, and take over its profile", file)
+	case provider != "":
 		from["algorithmSource"] = object{"provider": provider}
+	}
+}
+
+// move moves a field into an object, unless that has the field.
+func (c *converter) move(from object, old, into, now string) {
+	v := take(from, old)
+	if v == nil {
+		return
+	}
+	if to := child(from, into); to[now] == nil {
+		to[now] = v
+	} else {
+		c.say("%s: %v is left out; %s.%s says %v", old, v, into, now, to[now])
 	}
 }
 
