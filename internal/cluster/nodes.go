@@ -95,8 +95,9 @@ type Nodes struct {
 	Modified []Seq
 	// SpecModified is the seq of the last delta that set or removed the node.
 	SpecModified []Seq
-	// PodsModified is Modified but for deltas that have changed nothing but a pod on the node that has got labels of the node's, as the API server
-	// copies its zone and its region to each pod that is bound there. As far as that matters, the node says the same.
+	// PodsModified is the seq of the last delta that changed the node for whoever sees of its pods what they request, their labels and their
+	// priority. Unlike Modified it stays where a pod there only starts, begins to end, or gets the zone and the region of the node as labels of
+	// its own, as the API server has each pod get them that is bound.
 	PodsModified []Seq
 
 	// modifiedWord and modifiedBlock are the largest of Modified of 64 and of 4096 nodes each, so that the nodes that

@@ -34,25 +34,36 @@ func (s *State) AlikeOn(i NodeIndex, a, b LabelsID) bool {
 	if a == b {
 		return true
 	}
-	var one, other LabelSet
-	for _, of := range []struct {
-		id  LabelsID
-		set *LabelSet
-	}{{a, &one}, {b, &other}} {
-		if of.id == NoLabels {
-			continue
-		}
-		l := s.labels[of.id]
-		if l == nil {
-			return false
-		}
-		*of.set = l.LabelSet
-	}
-	if one.Controller != other.Controller || !slices.Equal(one.Claims, other.Claims) {
+	one, known := s.labelSet(a)
+	other, too := s.labelSet(b)
+	if !known || !too || one.Controller != other.Controller || !slices.Equal(one.Claims, other.Claims) {
 		return false
 	}
-	own := func(l Label) bool { return s.isOwn(i, l) }
-	return slices.Equal(slices.DeleteFunc(slices.Clone(one.Labels), own), slices.DeleteFunc(slices.Clone(other.Labels), own))
+	x, y := one.Labels, other.Labels
+	for len(x)+len(y) > 0 {
+		switch {
+		case len(x) > 0 && len(y) > 0 && x[0] == y[0]:
+			x, y = x[1:], y[1:]
+		case len(x) > 0 && s.isOwn(i, x[0]):
+			x = x[1:]
+		case len(y) > 0 && s.isOwn(i, y[0]):
+			y = y[1:]
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// labelSet returns a label set, which is empty for NoLabels. False: there is none.
+func (s *State) labelSet(id LabelsID) (set LabelSet, ok bool) {
+	if id == NoLabels {
+		return LabelSet{}, true
+	}
+	if l := s.labels[id]; l != nil {
+		return l.LabelSet, true
+	}
+	return LabelSet{}, false
 }
 
 // isOwn reports whether a label is the zone or the region of a node.

@@ -169,8 +169,9 @@ func (k *Asking) Excluded(st *cluster.State, subject engine.Subject, among clust
 		is := p.service.session
 		is.renew(known.column, now)
 		if is.follow(known.column, st, now) {
-			for w := range min(len(among), len(known.column.refuses)) {
-				among[w] &^= known.column.refuses[w]
+			refuses := known.column.following.refuses
+			for w := range min(len(among), len(refuses)) {
+				among[w] &^= refuses[w]
 			}
 			continue
 		}

@@ -27,17 +27,17 @@ type Refusal struct {
 
 // column is what plugins of a service say of the nodes for a kind of pods.
 type column struct {
-	depends  dependencies
-	answers  []answer // by node
-	refusals []Refusal
-	index    map[Refusal]uint16 // one more than its place in refusals
-	text     int                // bytes of refusals
-	renewed  time.Duration      // when it began anew last
-	scores   [][]int32          // by plugin, then by node; not normalised
-	sums     sums               // what these come to
-	following
-	alike bool // of some nodes it is what was said for an earlier pod alike
-	keeps bool // what is said may be taken for the next pod
+	depends   dependencies
+	answers   []answer // by node
+	refusals  []Refusal
+	index     map[Refusal]uint16 // one more than its place in refusals
+	text      int                // bytes of refusals
+	renewed   time.Duration      // when it began anew last
+	scores    [][]int32          // by plugin, then by node; not normalised
+	sums      sums               // what these come to
+	following following          // which answers hold
+	alike     bool               // of some nodes it is what was said for an earlier pod alike
+	keeps     bool               // what is said may be taken for the next pod
 }
 
 // answer is what is said of a node.

@@ -115,8 +115,8 @@ func TestWhatIsFollowedIsWhatEachAnswerSays(t *testing.T) {
 					for i := range cluster.NodeIndex(st.Nodes.Len()) {
 						holds := is.holds(c, st, i, k.now())
 						refuses := holds && c.answers[i].verdict != 0
-						if c.following.holds.Has(i) != holds || c.refuses.Has(i) != refuses {
-							rt.Fatalf("node %d: holds %v and refuses %v, want %v and %v", i, c.following.holds.Has(i), c.refuses.Has(i), holds, refuses)
+						if c.following.holds.Has(i) != holds || c.following.refuses.Has(i) != refuses {
+							rt.Fatalf("node %d: holds %v and refuses %v, want %v and %v", i, c.following.holds.Has(i), c.following.refuses.Has(i), holds, refuses)
 						}
 					}
 				}

@@ -262,11 +262,11 @@ Yoda serves its metrics at ` + "`/metrics`" + ` of its own ` + "`--metrics-liste
 // page renders docs/metrics.md.
 func page(metrics map[string]*described) string {
 	var b strings.Builder
-	table := func(prefix string) {
+	table := func(kubes bool) {
 		b.WriteString("| name | type | labels | role | meaning |\n| --- | --- | --- | --- | --- |\n")
 		for _, name := range slices.Sorted(func(yield func(string) bool) {
 			for name := range metrics {
-				if strings.HasPrefix(name, kubePrefix) == (prefix == kubePrefix) && !yield(name) {
+				if is := strings.HasPrefix(name, kubePrefix) || strings.HasPrefix(name, "kubernetes_"); is == kubes && !yield(name) {
 					return
 				}
 			}
@@ -290,9 +290,9 @@ They have kube-scheduler's names, labels, buckets and meaning, and no other labe
 sum over the processes. Each role serves what it knows.
 
 `)
-	table(kubePrefix)
+	table(true)
 	b.WriteString("\n## Berth's own\n\nThose of a member carry a label `member` besides, since a process may run several.\n\n")
-	table("")
+	table(false)
 	b.WriteString("\nBesides, every process serves `go_*`, `process_*`, and `grpc_server_*` and `grpc_client_*` of its RPCs.\n" + ofGPUs + "\n## Those of kube-scheduler that Berth does not have\n\n| name | why |\n| --- | --- |\n")
 	for _, n := range notOurs {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", strings.Join(strings.Fields(n.names), "`, `"), n.why)

@@ -250,12 +250,8 @@ func (p *placing) chooseAsked(id cluster.PodID) (cluster.NodeIndex, engine.Place
 			return cluster.NoNode, engine.NoFit, nil
 		}
 	}
-	sums := make([]int64, len(totals))
 	if p.said != nil {
-		p.said.Score(indexesOf(totals), sums)
-	}
-	for k := range totals {
-		totals[k].Total += sums[k]
+		p.said.ScoreTotals(indexesOf(totals), totals)
 	}
 	best := slices.MinFunc(totals, func(a, b engine.NodeTotal) int {
 		return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(a.Tie, b.Tie))
