@@ -23,8 +23,10 @@ type Lease interface {
 	Name() string
 	// Try takes it for a holder, or renews it. That another holds it is no error.
 	Try(ctx context.Context, holder string) (source.Claim, error)
-	// RetryPeriod is the time between two tries.
+	// RetryPeriod is the time between two tries of who holds it.
 	RetryPeriod() time.Duration
+	// Wait is the time to the next try of a holder, or of who would be one, as of the last: that one looks more often, and when the lease runs out.
+	Wait(holder string) time.Duration
 	// Release gives it up, unless somebody has written it since the holder did.
 	Release(ctx context.Context, holder string) error
 	// CatchUp waits until the source's Watch has told all that others who place pods had written when it was called. An error is ctx's.
@@ -246,7 +248,7 @@ func (t *term) claimNames(ctx context.Context) error {
 
 // keepNames holds the lease, or waits for it, until ctx ends. An error means a broken ledger.
 func (t *term) keepNames(ctx context.Context) error {
-	for len(t.names.shared) > 0 && sleep(ctx, t.names.lease.RetryPeriod()) {
+	for len(t.names.shared) > 0 && sleep(ctx, t.names.lease.Wait(t.names.holder)) {
 		if stint, fresh := t.tryLease(ctx); fresh {
 			t.spawn(func() error { return t.catchUp(ctx, stint) })
 		}

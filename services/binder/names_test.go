@@ -37,6 +37,8 @@ func (l *fakeLease) String() string             { return "kube-system/kube-sched
 func (l *fakeLease) Name() string               { return "kube-scheduler" }
 func (l *fakeLease) RetryPeriod() time.Duration { return 5 * time.Millisecond }
 
+func (l *fakeLease) Wait(string) time.Duration { return l.RetryPeriod() }
+
 func (l *fakeLease) Try(ctx context.Context, holder string) (source.Claim, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

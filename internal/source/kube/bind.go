@@ -86,8 +86,12 @@ func (s *Source) post(ctx context.Context, b source.Binding) error {
 	ctx, cancel := s.request(ctx)
 	defer cancel()
 	began := time.Now()
-	err := s.binds.CoreV1().RESTClient().Post().
-		Namespace(b.Namespace).Resource("pods").Name(b.Name).SubResource("binding").MaxRetries(0).
+	request := s.binds.CoreV1().RESTClient().Post().
+		Namespace(b.Namespace).Resource("pods").Name(b.Name).SubResource("binding").MaxRetries(0)
+	if until, ok := ctx.Deadline(); ok { // nor does the API server go on with what nobody waits for: another scheduler may hold the Lease by then
+		request.Timeout(max(time.Until(until).Truncate(time.Millisecond), time.Millisecond))
+	}
+	err := request.
 		Body(&v1.Binding{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: b.Namespace, Name: b.Name, UID: types.UID(b.UID), ResourceVersion: b.Version, Annotations: b.Annotations,

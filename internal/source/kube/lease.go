@@ -62,7 +62,7 @@ func (s *Source) Lease(cfg LeaseConfig) (*Lease, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	base, err := restConfig(s.cfg.Kubeconfig)
+	base, err := restConfig(s.cfg.Master, s.cfg.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -84,8 +84,21 @@ func (l *Lease) String() string { return l.lock.Describe() }
 // Name returns the name without the namespace.
 func (l *Lease) Name() string { return l.cfg.Name }
 
-// RetryPeriod returns how long to wait between two calls of Try.
+// RetryPeriod returns how long a holder waits between two calls of Try.
 func (l *Lease) RetryPeriod() time.Duration { return l.cfg.RetryPeriod }
+
+// Wait returns how long a holder waits before the next call of Try, or who would be one: a quarter as long, so that a lease that is given up is soon taken, and no
+// longer than until it runs out, if nobody renews it.
+func (l *Lease) Wait(holder string) time.Duration {
+	if l.record.HolderIdentity == holder && holder != "" {
+		return l.cfg.RetryPeriod
+	}
+	wait := l.cfg.RetryPeriod / 4
+	if left := l.seen.Add(time.Duration(l.record.LeaseDurationSeconds) * time.Second).Sub(l.now()); left > 0 {
+		wait = min(wait, left+time.Millisecond)
+	}
+	return wait
+}
 
 // Try takes the lease for a holder, or renews it. That another holds it is no error. A lease of another may be taken when it has been
 // seen to stay as it is for as long as it says, whatever times it names.

@@ -292,3 +292,25 @@ func firstPod(r *sourcetest.Recorder) (name string) {
 	})
 	return name
 }
+
+// Who stands by looks at the lease more often than who holds it, and when it runs out.
+func TestWhoStandsByWaitsNoLongerThanTheLeaseLasts(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := &Lease{cfg: LeaseConfig{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}, now: func() time.Time { return now }}
+	if got := l.Wait(""); got != 500*time.Millisecond {
+		t.Errorf("nothing is known: %v", got)
+	}
+	l.record, l.seen = resourcelock.LeaderElectionRecord{HolderIdentity: "other", LeaseDurationSeconds: 15}, now
+	for after, want := range map[time.Duration]time.Duration{
+		0: 500 * time.Millisecond, 14*time.Second + 900*time.Millisecond: 101 * time.Millisecond, 15 * time.Second: 500 * time.Millisecond, time.Minute: 500 * time.Millisecond,
+	} {
+		now = l.seen.Add(after)
+		if got := l.Wait("berth"); got != want {
+			t.Errorf("%v after the lease was renewed: %v, want %v", after, got, want)
+		}
+	}
+	l.record.HolderIdentity = "berth"
+	if got := l.Wait("berth"); got != 2*time.Second {
+		t.Errorf("it holds the lease: %v", got)
+	}
+}
