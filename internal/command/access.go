@@ -12,9 +12,14 @@ import (
 
 // addAccess adds the flags that say who may call the public API.
 func addAccess(fs *pflag.FlagSet, a *roles.Access) {
+	addCallers(fs, a)
+	fs.StringVar(&a.Kubeconfig, "authentication-kubeconfig", "", "the kubeconfig of the API server that reviews tokens and permissions; for --authenticate=kubernetes (default: the service account of the pod)")
+}
+
+// addCallers adds those that are Berth's own: kube-scheduler has the flag of the kubeconfig too.
+func addCallers(fs *pflag.FlagSet, a *roles.Access) {
 	fs.StringVar(&a.By, "authenticate", "", "how callers of the public API are known: tokens, those of --token-file; kubernetes, those that its API server reviews; or none (default: none on loopback addresses, to be said for others)")
 	fs.StringVar(&a.TokenFile, "token-file", "", "a file with a line TOKEN,USER,read or TOKEN,USER,write for each caller, read again when it changes; for --authenticate=tokens")
-	fs.StringVar(&a.Kubeconfig, "authentication-kubeconfig", "", "the kubeconfig of the API server that reviews tokens and permissions; for --authenticate=kubernetes (default: the service account of the pod)")
 	fs.StringSliceVar(&a.Audiences, "authentication-audiences", nil, "the audiences of which tokens must be for one; for --authenticate=kubernetes (default: what the API server takes for itself)")
 	fs.Float64Var(&a.Rate, "caller-qps", 50, "calls per second of one caller, where callers are known")
 	fs.IntVar(&a.Burst, "caller-burst", 100, "calls of one caller at once, where callers are known")

@@ -38,6 +38,7 @@ type clusterFlags struct {
 	options       config.Options
 	seed          uint64
 	election      electionFlags
+	inPlace       bool // the flags are kube-scheduler's, and so is what they mean beside a file
 	compiledIn    compiledInFlags
 	written       []byte // what configFile has
 
@@ -45,6 +46,7 @@ type clusterFlags struct {
 
 	completed config.Completed
 	unused    []string // what is to be said of plugin services
+	notes     []string // what is to be said of flags
 }
 
 func (f *clusterFlags) add(fs *pflag.FlagSet) {
@@ -56,20 +58,33 @@ func (f *clusterFlags) add(fs *pflag.FlagSet) {
 func (f *clusterFlags) addCluster(fs *pflag.FlagSet) {
 	fs.StringVar(&f.cluster.Source, "source", "", "where the cluster comes from: kube (an API server) or local (manifests kept in etcd) (default: kube if a kubeconfig is given, else local)")
 	fs.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "how to reach the API server; with --source=kube and no kubeconfig, the service account of the pod Berth runs in")
-	fs.Float32Var(&f.cluster.KubeQPS, "kube-qps", 5000, "requests per second to the API server, for binds; events, conditions and preemptions have their own")
-	fs.IntVar(&f.cluster.KubeBurst, "kube-burst", 5000, "burst of the same")
+	fs.Float32Var(&f.cluster.KubeQPS, "kube-qps", defaultQPS, "requests per second to the API server, for binds; events, conditions and preemptions have their own")
+	fs.IntVar(&f.cluster.KubeBurst, "kube-burst", defaultQPS, "burst of the same")
 }
+
+// defaultQPS is how many requests per second the API server is sent of a kind, if nothing else is said.
+const defaultQPS = 5000
 
 // addSchedule adds the flags of how pods are placed.
 func (f *clusterFlags) addSchedule(fs *pflag.FlagSet) {
+	f.addPlacing(fs)
+	f.addUnschedulable(fs)
+	fs.StringSliceVar(&f.gates, gatesFlag, nil, "feature gates of kube-scheduler's, as NAME=true or NAME=false: StorageCapacityScoring, VolumeLimitScaling, or any other at its default")
+}
+
+// addUnschedulable adds a flag that kube-scheduler has too.
+func (f *clusterFlags) addUnschedulable(fs *pflag.FlagSet) {
+	fs.DurationVar(&f.unschedulable, unschedulableFlag, 5*time.Minute, "after how long an unschedulable pod is tried again though nothing has happened that could help it; whole seconds, at least 1s")
+}
+
+// addPlacing adds those of them that kube-scheduler has not.
+func (f *clusterFlags) addPlacing(fs *pflag.FlagSet) {
 	fs.StringVar(&f.schedulerName, "scheduler-name", "default-scheduler", "spec.schedulerName of the pods to schedule")
 	fs.StringVar(&f.strategy, "fit-strategy", cluster.LeastAllocated, "how NodeResourcesFit scores: LeastAllocated, MostAllocated or RequestedToCapacityRatio")
 	fs.StringSliceVar(&f.shape, "fit-shape", []string{"0:0", "100:10"}, "the function of RequestedToCapacityRatio, as utilization:score points")
 	fs.StringSliceVar(&f.fitResources, "fit-resources", []string{"cpu:1", "memory:1"}, "what NodeResourcesFit scores, as resource:weight")
 	fs.Int32Var(&f.shards, "shards", 4, "parts the queue is cut into, 1 to 256; 1 where a plugin of others sorts it")
-	fs.DurationVar(&f.unschedulable, unschedulableFlag, 5*time.Minute, "after how long an unschedulable pod is tried again though nothing has happened that could help it; whole seconds, at least 1s")
 	fs.BoolVar(&f.seesVolumes, "preemption-sees-volumes", false, "where room is looked for, count volumes as detached that only pods use which would be evicted: kube-scheduler does not, and finds nobody to evict on nodes that are full of attached volumes")
-	fs.StringSliceVar(&f.gates, gatesFlag, nil, "feature gates of kube-scheduler's, as NAME=true or NAME=false: StorageCapacityScoring, VolumeLimitScaling, or any other at its default")
 	fs.BoolVar(&f.options.RequireCSIDrivers, "require-csi-drivers", false, "place no pod with a volume of a CSI driver on a node whose CSINode does not list the driver (yet), whatever the CSIDriver says")
 	fs.Uint64Var(&f.seed, "seed", 0, "of the order in which nodes of equal score are preferred")
 }
@@ -129,7 +144,7 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 	case f.unschedulable < time.Second || f.unschedulable%time.Second != 0:
 		return fmt.Errorf("--%s: %v: want whole seconds, at least 1s", unschedulableFlag, f.unschedulable)
 	}
-	if err := f.options.SetGates(f.gates); err != nil {
+	if err := f.setGates(); err != nil {
 		return fmt.Errorf("--%s: %w", gatesFlag, err)
 	}
 	if f.servicesFile != "" {
@@ -186,6 +201,16 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 		return err
 	}
 	f.cluster.Config, err = yaml.YAMLToJSON(text)
+	return err
+}
+
+// setGates sets the feature gates.
+func (f *clusterFlags) setGates() error {
+	if !f.inPlace {
+		return f.options.SetGates(f.gates)
+	}
+	notes, err := f.options.AcceptGates(f.gates)
+	f.notes = append(f.notes, notes...)
 	return err
 }
 
@@ -264,16 +289,17 @@ func (f *clusterFlags) fromFlags() (*configv1.KubeSchedulerConfiguration, error)
 }
 
 // connection settles how the API server is reached: flags that are given, then the file, then the flags' defaults, which
-// are higher than kube-scheduler's. The configuration then says it too.
+// are higher than kube-scheduler's. The configuration then says it too. kube-scheduler's flags are for what the file does not say.
 func (f *clusterFlags) connection(fs *pflag.FlagSet, cfg *configv1.KubeSchedulerConfiguration) {
 	c := &cfg.ClientConnection
-	if fs.Changed("kubeconfig") || c.Kubeconfig == "" {
+	given := func(flag string) bool { return !f.inPlace && fs.Changed(flag) }
+	if given("kubeconfig") || c.Kubeconfig == "" {
 		c.Kubeconfig = f.cluster.Kubeconfig
 	}
-	if fs.Changed("kube-qps") || c.QPS == 0 {
+	if given("kube-qps") || c.QPS == 0 {
 		c.QPS = f.cluster.KubeQPS
 	}
-	if fs.Changed("kube-burst") || c.Burst == 0 {
+	if given("kube-burst") || c.Burst == 0 {
 		c.Burst = int32(min(f.cluster.KubeBurst, 1<<31-1))
 	}
 	f.cluster.Kubeconfig, f.cluster.KubeQPS, f.cluster.KubeBurst = c.Kubeconfig, c.QPS, int(c.Burst)
@@ -283,7 +309,7 @@ func (f *clusterFlags) connection(fs *pflag.FlagSet, cfg *configv1.KubeScheduler
 func (f *clusterFlags) profiling(fs *pflag.FlagSet, cfg *configv1.KubeSchedulerConfiguration) {
 	for name, said := range map[string]**bool{"profiling": &cfg.EnableProfiling, "contention-profiling": &cfg.EnableContentionProfiling} {
 		flag := fs.Lookup(name)
-		if flag != nil && (flag.Changed || *said == nil) {
+		if flag != nil && (flag.Changed && !f.inPlace || *said == nil) {
 			*said = new(flag.Value.String() == "true")
 		}
 	}
@@ -319,6 +345,9 @@ func (f *clusterFlags) logNotes(log *slog.Logger) {
 	}
 	for _, note := range f.unused {
 		log.Warn("configuration", "file", f.servicesFile, "note", note)
+	}
+	for _, note := range f.notes {
+		log.Warn("flags", "note", note)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cli/offline"
 	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/secureport"
 )
 
 // Run runs a command until it is done, or a signal ends it, and returns the code with which the process is to exit. A second signal calls exit.
@@ -47,15 +48,18 @@ func New(in *CompiledIn) *cobra.Command {
 		SilenceErrors: true,
 		Version:       cmp.Or(member.Build(), "unknown"),
 	}
+	if args := inPlaceArguments(os.Args[0], os.Args[1:]); args != nil {
+		root.SetArgs(args)
+	}
 	root.AddGroup(&cobra.Group{ID: "server", Title: "Server commands:"}, &cobra.Group{ID: "client", Title: "Client commands:"})
-	server := []*cobra.Command{allCommand(in), binderCommand(in), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand(), configCommand(), certsCommand(), etcdInitCommand(), healthCommand()}
+	server := []*cobra.Command{allCommand(in), kubeSchedulerCommand(in), binderCommand(in), queueCommand(), filterWorkerCommand(), scoreWorkerCommand(), gatewayCommand(), demoCommand(), configCommand(), certsCommand(), etcdInitCommand(), healthCommand()}
 	for _, c := range server {
 		c.GroupID = "server"
 		c.Args = cobra.NoArgs
 		if slices.Contains([]string{"all", "binder"}, c.Name()) { // which are started in kube-scheduler's place
 			c.SetFlagErrorFunc(explainRemoved)
 		}
-		if c.Flags().Lookup(logLevelFlag) != nil { // it is a role, or several
+		if c.Flags().Lookup(logLevelFlag) != nil || c.Name() == secureport.Component { // it is a role, or several
 			inSections(c)
 		}
 		root.AddCommand(c)

@@ -19,11 +19,17 @@ type electionFlags struct {
 	namespace, name                           string
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 	names                                     []string
+	allNames                                  bool // all names are shared, whatever names has
 }
 
 func (f *electionFlags) add(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.elect, "leader-elect", true, "with --source=kube, place pods of --leader-elect-names only while holding kube-scheduler's Lease")
+	f.addLease(fs)
 	fs.StringSliceVar(&f.names, "leader-elect-names", []string{corev1.DefaultSchedulerName}, "the scheduler names that other schedulers may have too: those of Berth's that are among them are placed only with the Lease")
+}
+
+// addLease adds the flags of the Lease.
+func (f *electionFlags) addLease(fs *pflag.FlagSet) {
 	fs.StringVar(&f.namespace, "leader-elect-resource-namespace", "kube-system", "the namespace of the Lease")
 	fs.StringVar(&f.name, "leader-elect-resource-name", "kube-scheduler", "the name of the Lease")
 	fs.DurationVar(&f.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "after how long others take a Lease that is not renewed; whole seconds")
@@ -52,10 +58,17 @@ func (f *electionFlags) of(c config.Completed) *roles.Election {
 	if !*e.LeaderElect {
 		return nil
 	}
+	names := f.names
+	if f.allNames {
+		names = nil
+		for _, p := range c.Profiles {
+			names = append(names, p.SchedulerName)
+		}
+	}
 	for _, p := range c.Profiles {
-		if slices.Contains(f.names, p.SchedulerName) {
+		if slices.Contains(names, p.SchedulerName) {
 			return &roles.Election{
-				Names: f.names, Namespace: e.ResourceNamespace, Name: e.ResourceName,
+				Names: names, Namespace: e.ResourceNamespace, Name: e.ResourceName,
 				LeaseDuration: e.LeaseDuration.Duration.Truncate(time.Second), // as the Lease says it
 				RenewDeadline: e.RenewDeadline.Duration, RetryPeriod: e.RetryPeriod.Duration,
 			}

@@ -42,10 +42,15 @@ func (f *commonFlags) add(fs *pflag.FlagSet, listen string) {
 
 // addMember adds the flags of who the member is, and where it serves.
 func (f *commonFlags) addMember(fs *pflag.FlagSet, listen string) {
-	fs.StringVar(&f.common.ID, "id", "", "the member's id; must be unique (default: the role, the host's name and a random suffix)")
+	addIdentity(fs, &f.common)
 	fs.StringVar(&f.common.Listen, "listen", listen, "where to serve gRPC, as host:port; port 0 picks a free one")
 	fs.StringVar(&f.common.Advertise, "advertise", "", "the host, or host:port, under which other roles reach this one (default: that of --listen, or this machine's name if that is all interfaces)")
-	fs.DurationVar(&f.common.LeaseTTL, "lease-ttl", 5*time.Second, "how long a role that fell silent keeps what it holds; 1s to 1m")
+}
+
+// addIdentity adds those of who it is.
+func addIdentity(fs *pflag.FlagSet, c *roles.Common) {
+	fs.StringVar(&c.ID, "id", "", "the member's id; must be unique (default: the role, the host's name and a random suffix)")
+	fs.DurationVar(&c.LeaseTTL, "lease-ttl", 5*time.Second, "how long a role that fell silent keeps what it holds; 1s to 1m")
 }
 
 // addEtcd adds the flags of where etcd is, and whose.
@@ -130,8 +135,8 @@ func allCommand(in *CompiledIn) *cobra.Command {
 			if cl.writeTo != "" {
 				return cl.write()
 			}
-			if o.Queues < 1 || o.FilterWorkers < 1 || o.ScoreWorkers < 1 {
-				return errors.New("--queues, --filter-workers and --score-workers: want at least 1 each")
+			if err := checkParts(o); err != nil {
+				return err
 			}
 			o.Cluster = cl.cluster
 			cl.profile(&f.common)
@@ -153,13 +158,23 @@ func allCommand(in *CompiledIn) *cobra.Command {
 	section(fs, etcdSection, func(fs *pflag.FlagSet) {
 		fs.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where the embedded etcd keeps its data")
 	})
-	section(fs, partsSection, func(fs *pflag.FlagSet) {
-		addBatch(fs, &o.Queue)
-		fs.IntVar(&o.Queues, "queues", 1, "queue members")
-		fs.IntVar(&o.FilterWorkers, "filter-workers", 1, "filter-workers")
-		fs.IntVar(&o.ScoreWorkers, "score-workers", 1, "score-workers")
-	})
+	section(fs, partsSection, func(fs *pflag.FlagSet) { addParts(fs, &o) })
 	return c
+}
+
+// addParts adds the flags of how many of each role a process has.
+func addParts(fs *pflag.FlagSet, o *roles.AllOptions) {
+	addBatch(fs, &o.Queue)
+	fs.IntVar(&o.Queues, "queues", 1, "queue members")
+	fs.IntVar(&o.FilterWorkers, "filter-workers", 1, "filter-workers")
+	fs.IntVar(&o.ScoreWorkers, "score-workers", 1, "score-workers")
+}
+
+func checkParts(o roles.AllOptions) error {
+	if o.Queues < 1 || o.FilterWorkers < 1 || o.ScoreWorkers < 1 {
+		return errors.New("--queues, --filter-workers and --score-workers: want at least 1 each")
+	}
+	return nil
 }
 
 // roleCommand is a command that runs one role in a process of its own.

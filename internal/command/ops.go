@@ -16,14 +16,19 @@ import (
 // addOps adds the flags of the operators' endpoints.
 func addOps(fs *pflag.FlagSet, c *roles.Common) {
 	fs.StringVar(&c.OpsListen, "metrics-listen", "", "where to serve /metrics, /livez, /readyz, /configz, /flagz and /statusz over HTTP, with TLS if --tls-cert is given, as host:port (default: nowhere)")
-	fs.IntVar(&c.Connections, "max-connections", rpc.DefaultConnections, "connections at a time to each listener for people or operators, at least 4,096 to those for other roles; more are closed at once, or in their stead the oldest whose callers nobody knows")
-	fs.IntVar(&c.OfOneAddress, "max-connections-per-address", rpc.DefaultConnectionsOfOne, "of these, of one remote address, or network of 64 bits with IPv6; never more than as many again have room")
+	addConnections(fs, c)
 	fs.BoolVar(&c.Profiling, "profiling", false, "serve Go's profiles at /debug/pprof/ of --metrics-listen too, and take PUT /debug/flags/v")
 	fs.BoolVar(&c.ContentionProfiling, "contention-profiling", false, "with --profiling, tell where goroutines wait for each other; it costs time")
 	fs.StringVar(&c.OpsAccess.By, "metrics-authenticate", "", "who may get more than /livez, /readyz and /healthz of --metrics-listen: certificates, whoever has one of metrics or operator; tokens, or kubernetes, as with --authenticate of a gateway, too; none, everyone (default: certificates with TLS, else none)")
 	fs.StringVar(&c.OpsAccess.TokenFile, "metrics-token-file", "", "a file with a line TOKEN,USER,read for each caller; for --metrics-authenticate=tokens")
 	fs.StringSliceVar(&c.OpsAccess.Audiences, "metrics-authentication-audiences", nil, "as --authentication-audiences of a gateway; for --metrics-authenticate=kubernetes")
 	fs.StringVar(&c.OpsAccess.Kubeconfig, "metrics-authentication-kubeconfig", "", "the kubeconfig of the API server that reviews tokens; for --metrics-authenticate=kubernetes (default: the service account of the pod)")
+}
+
+// addConnections adds the flags of how many callers there may be.
+func addConnections(fs *pflag.FlagSet, c *roles.Common) {
+	fs.IntVar(&c.Connections, "max-connections", rpc.DefaultConnections, "connections at a time to each listener for people or operators, at least 4,096 to those for other roles; more are closed at once, or in their stead the oldest whose callers nobody knows")
+	fs.IntVar(&c.OfOneAddress, "max-connections-per-address", rpc.DefaultConnectionsOfOne, "of these, of one remote address, or network of 64 bits with IPv6; never more than as many again have room")
 }
 
 // checkOps checks them, and fills in the default.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/berth-scheduler/berth/internal/secureport"
 )
 
 const (
@@ -34,12 +36,15 @@ var removed = map[string]string{
 }
 
 // explainRemoved has an error about such a flag say what to do instead.
-func explainRemoved(_ *cobra.Command, err error) error {
+func explainRemoved(c *cobra.Command, err error) error {
 	unknown := new(pflag.NotExistError)
 	if !errors.As(err, &unknown) {
 		return err
 	}
 	if instead, known := removed[unknown.GetSpecifiedName()]; known {
+		if instead == toMetrics && c.Name() == secureport.Component {
+			instead = "--secure-port"
+		}
 		return fmt.Errorf("%w, which is an old one of kube-scheduler's: %s", err, instead)
 	}
 	return err

@@ -22,11 +22,20 @@ const (
 	publicSection   = "public API"
 	partsSection    = "parts"
 	otherSection    = "other"
+
+	// kube-scheduler's, beside some that are Berth's too.
+	servingSection        = "secure serving"
+	authenticationSection = "authentication"
+	authorizationSection  = "authorization"
+	gateSection           = "feature gate"
+	metricsSection        = "metrics"
+	deprecatedSection     = "deprecated"
 )
 
 // sections are the headings in order: what people look for first comes first.
 var sections = []string{
-	clusterSection, configSection, scheduleSection, electionSection, publicSection, partsSection, memberSection, etcdSection, tlsSection, opsSection, logSection, otherSection,
+	clusterSection, configSection, scheduleSection, gateSection, electionSection, servingSection, authenticationSection, authorizationSection, metricsSection, deprecatedSection,
+	publicSection, partsSection, memberSection, etcdSection, tlsSection, opsSection, logSection, otherSection,
 }
 
 // sectionAnnotation is on flags that have a heading.

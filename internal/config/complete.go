@@ -140,7 +140,7 @@ func (o Options) unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (er
 		for _, s := range pluginSets(p.Plugins) {
 			for i, e := range s.set.Enabled {
 				known := o.lookUp(e.Name)
-				if known == nil || !known.Unbuilt || completed && s.point == multiPoint && weightOf(e) == int32(known.Weight) {
+				if known == nil || !known.Unbuilt || completed && s.point == multiPoint && (weightOf(e) == int32(known.Weight) || weightOf(e) == 0) {
 					continue
 				}
 				refuse(path.Child("plugins", s.point, "enabled").Index(i), e.Name)
@@ -173,11 +173,11 @@ func (o Options) unbuilt(path *field.Path, p *configv1.KubeSchedulerProfile) (er
 // weightOf returns the weight of an entry; 0 if it has none.
 func weightOf(e configv1.Plugin) int32 { return valueOr(e.Weight, 0) }
 
-// isCompleted reports whether each default plugin is either enabled or disabled by name.
+// isCompleted reports whether each default plugin is either enabled or disabled by name, but for those that a release or a feature gate of kube-scheduler's may be without.
 func isCompleted(s *configv1.PluginSet) bool {
 	for _, plugin := range inTree() {
 		is := func(p configv1.Plugin) bool { return p.Name == plugin.Name }
-		if !plugin.Gated && !slices.ContainsFunc(s.Enabled, is) && !slices.ContainsFunc(s.Disabled, is) {
+		if !plugin.Gated && !plugin.OwnGate && !plugin.Unbuilt && !slices.ContainsFunc(s.Enabled, is) && !slices.ContainsFunc(s.Disabled, is) {
 			return false
 		}
 	}
@@ -265,6 +265,15 @@ func notes(cfg *configv1.KubeSchedulerConfiguration) []string {
 		"parallelism is ignored: each worker uses all its processors")
 	ignored(completed.ClientConnection.ContentType != standard.ClientConnection.ContentType || completed.ClientConnection.AcceptContentTypes != "",
 		"clientConnection.contentType and acceptContentTypes are ignored: Berth speaks protobuf and accepts JSON")
+	for i := range cfg.Profiles {
+		if cfg.Profiles[i].Plugins == nil {
+			continue
+		}
+		for _, e := range cfg.Profiles[i].Plugins.MultiPoint.Enabled {
+			p := engine.PluginOf(e.Name)
+			ignored(p != nil && p.Unbuilt && p.Gated, fmt.Sprintf("profiles[%d]: the plugin %s, which kube-scheduler has behind a feature gate, is ignored: Berth does not have it yet", i, e.Name))
+		}
+	}
 	ignored(completed.DelayCacheUntilActive, "delayCacheUntilActive is ignored: a binder lists the cluster when it becomes active")
 	return out
 }

@@ -1,11 +1,14 @@
 package config
 
 import (
+	_ "embed"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -15,6 +18,8 @@ import (
 type Options struct {
 	// The feature gates of kube-scheduler's that Berth has.
 	StorageCapacityScoring, VolumeLimitScaling bool
+	// Serving are those that were given of how the operators' endpoints are served, by name.
+	Serving map[string]bool
 	// RequireCSIDrivers is Berth's own; see cluster.Profile.
 	RequireCSIDrivers bool
 	// Plugins are those of plugin services, and the points of each.
@@ -164,4 +169,153 @@ func (o *Options) SetGates(gates []string) error {
 // listed returns the names that a table has, in alphabetical order.
 func listed[V any](table map[string]V) string {
 	return strings.Join(slices.Sorted(maps.Keys(table)), ", ")
+}
+
+// gatesText has a line for each feature gate that kube-scheduler 1.36 takes, which are those of all of Kubernetes: its name, on or off as it is by default, its stage, and locked if it
+// cannot be changed.
+//
+//go:embed gates.txt
+var gatesText string
+
+// known is a feature gate of Kubernetes.
+type known struct {
+	standard
+	locked bool
+}
+
+// knownGates are those of gatesText, by name.
+var knownGates = sync.OnceValue(func() map[string]known {
+	all := make(map[string]known)
+	for line := range strings.Lines(gatesText) {
+		fields := strings.Fields(line)
+		all[fields[0]] = known{standard{fields[1] == "on", fields[2]}, len(fields) == 4}
+	}
+	return all
+})
+
+// meaningless says why it changes nothing in Berth when a feature gate that kube-scheduler reads is not at its default. Of gates that are not here, their families say it.
+var meaningless = map[string]string{
+	"ComponentFlagz":                          "the page is served in any case, to those who may get it",
+	"ComponentStatusz":                        "the page is served in any case, to those who may get it",
+	"ContextualLogging":                       "Berth's log says in each line what it is about",
+	"CoordinatedLeaderElection":               "Berth takes the Lease as kube-scheduler does without",
+	"InPlacePodLevelResourcesVerticalScaling": "what the API server lets into pods counts",
+	"LoggingAlphaOptions":                     "it is about options of klog, which does not write Berth's log",
+	"LoggingBetaOptions":                      "it is about options of klog, which does not write Berth's log",
+	"MatchLabelKeysInPodTopologySpread":       "what the API server lets into pods counts",
+	"NativeHistograms":                        "Berth's histograms have fixed buckets, as kube-scheduler's without",
+	"NominatedNodeNameForExpectation":         "Berth records where a pod is to go in etcd, before anything else is written for it",
+	"OpportunisticBatching":                   "Berth judges pods that are alike together in any case, and decides as if it did not",
+	"PodLevelResources":                       "what the API server lets into pods counts",
+	"SchedulerAsyncAPICalls":                  "Berth's writes to the API server hold up no decision in any case",
+	"SchedulerAsyncPreemption":                "evictions hold up no decision in any case",
+	"SchedulerPopFromBackoffQ":                "pods that back off are tried early in any case, if no other waits",
+	"TaintTolerationComparisonOperators":      "tolerations with the operators Lt and Gt tolerate nothing",
+}
+
+// families say it of the gates whose names begin so.
+var families = []struct{ prefix, why string }{
+	{"DRA", "Berth has no dynamic resource allocation: pods with resource claims stay pending"},
+	{"DynamicResourceAllocation", "Berth has no dynamic resource allocation: pods with resource claims stay pending"},
+	{"GenericWorkload", noGroups}, {"TopologyAwareWorkloadScheduling", noGroups}, {"WorkloadAwarePreemption", noGroups},
+}
+
+const noGroups = "Berth has no groups of pods: each pod is placed by itself"
+
+// ofServing are gates that say how the operators' endpoints are served: package secureport obeys them.
+var ofServing = []string{"AllowParsingUserUIDFromCertAuth", "CBORServingAndStorage", "RemoteRequestHeaderUID"}
+
+// why returns why a feature gate that Berth has not changes nothing.
+func why(name string) string {
+	if text, ok := meaningless[name]; ok {
+		return text
+	}
+	for _, f := range families {
+		if strings.HasPrefix(name, f.prefix) {
+			return f.why
+		}
+	}
+	switch p := engine.PluginOf(name); {
+	case p != nil && p.OwnGate && p.Unbuilt:
+		return "Berth does not have the plugin of that name"
+	case p != nil && p.OwnGate:
+		return "the plugin of that name runs, unless a profile disables it"
+	}
+	return "kube-scheduler does not read it"
+}
+
+// ownGates say what the feature gates do that Berth has.
+var ownGates = map[string]string{
+	"StorageCapacityScoring": "as in kube-scheduler: nodes are scored by the room that CSIStorageCapacities tell of",
+	"VolumeLimitScaling":     "as in kube-scheduler: no pod comes to a node without the CSI drivers of its volumes, as far as these ask for that",
+}
+
+// GateDoes returns what a feature gate does in Berth that kube-scheduler reads.
+func GateDoes(name string) string {
+	if does, ok := ownGates[name]; ok {
+		return does
+	}
+	if is := knownGates()[name]; is.locked {
+		return "is locked"
+	}
+	if name == "AllAlpha" || name == "AllBeta" {
+		return "is for those that Berth has"
+	}
+	return "nothing, if it is not at its default: " + why(name)
+}
+
+// AcceptGates sets feature gates as kube-scheduler takes them: those that Berth has as they are given, and any other of Kubernetes, with a note that says why it changes
+// nothing, if it is not at its default. One that Kubernetes has not, or that cannot be changed, is an error.
+func (o *Options) AcceptGates(gates []string) (notes []string, err error) {
+	own, given := o.gates(), make(map[string]bool)
+	var errs []error
+	o.Serving = make(map[string]bool)
+	for _, gate := range gates {
+		gate = strings.TrimPrefix(strings.TrimSpace(gate), "kube:")
+		if gate == "" {
+			continue
+		}
+		name, text, found := strings.Cut(gate, "=")
+		name = strings.TrimSpace(name)
+		if !found {
+			errs = append(errs, fmt.Errorf("missing bool value for feature gate key:%s", name))
+			continue
+		}
+		on, err := strconv.ParseBool(strings.TrimSpace(text))
+		is, known := knownGates()[name]
+		switch {
+		case !known:
+			errs = append(errs, fmt.Errorf("unrecognized feature gate: %s", name))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("invalid value of %s: %s, err: %w", name, strings.TrimSpace(text), err))
+		case is.locked && on != is.on:
+			errs = append(errs, fmt.Errorf("cannot set feature gate %v to %v, feature is locked to %v", name, on, is.on))
+		default:
+			given[name] = on
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	for _, name := range ofServing {
+		if on, ok := given[name]; ok {
+			o.Serving[name] = on
+		}
+	}
+	for name, field := range own {
+		*field = given["AllAlpha"] // all that Berth has are alpha
+		if on, ok := given[name]; ok {
+			*field = on
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		switch is := knownGates()[name]; {
+		case own[name] != nil || given[name] == is.on || slices.Contains(ofServing, name):
+		case name == "AllAlpha" || name == "AllBeta":
+			notes = append(notes, fmt.Sprintf("--feature-gates: %s=%t is for those that Berth has (%s): the others stay at their defaults", name, given[name], listed(own)))
+		default:
+			notes = append(notes, fmt.Sprintf("--feature-gates: %s=%t changes nothing: %s", name, given[name], why(name)))
+		}
+	}
+	return notes, nil
 }

@@ -27,5 +27,5 @@ var plugins = [...]Plugin{
 	// Behind feature gates that are off.
 	{Descriptor: &gangScheduling},
 	{Descriptor: &topologyPlacementGenerator},
-	{Descriptor: &podGroupPodsCount},
+	{Descriptor: &podGroupPodsCount, Weight: 1},
 }

@@ -20,6 +20,7 @@ const (
 	APIServer         = "kube-apiserver"
 	ControllerManager = "kube-controller-manager"
 	KubeScheduler     = "kube-scheduler"
+	Kubeadm           = "kubeadm"
 	Etcdctl           = "etcdctl"
 	Kubectl           = "kubectl"
 	TopoLVM           = "topolvm-scheduler"           // TopoLVM's extender
@@ -28,7 +29,7 @@ const (
 
 // Programs returns what Build knows and many tests need: all but ControllerManager, which takes some minutes more and is for "make volumes" alone, and
 // the extenders, which are for "make extenders" alone.
-func Programs() []string { return []string{Etcd, APIServer, KubeScheduler, Etcdctl, Kubectl} }
+func Programs() []string { return []string{Etcd, APIServer, KubeScheduler, Kubeadm, Etcdctl, Kubectl} }
 
 // mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes, test/etcdctl that of
 // etcd's client, and those below test/extenders their extender's.
@@ -105,6 +106,7 @@ func programs(ctx context.Context) (map[string]program, error) {
 		ControllerManager: {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-controller-manager"},
 		KubeScheduler:     {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-scheduler"},
 		Etcdctl:           {dir: client, module: "go.etcd.io/etcd/etcdctl/v3", path: "go.etcd.io/etcd/etcdctl/v3"},
+		Kubeadm:           {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kubeadm"},
 		Kubectl:           {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kubectl"},
 		TopoLVM: {dir: filepath.Join(extenders, "topolvm"), module: "github.com/topolvm/topolvm",
 			path: "github.com/topolvm/topolvm/cmd/topolvm-scheduler", apart: true},

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/secureport"
 	"github.com/berth-scheduler/berth/internal/trace"
 )
 
@@ -38,7 +39,11 @@ type Common struct {
 	EtcdLook      time.Duration   // how often etcd is asked how full it is; 0 means 10 s
 	OpsListen     string          // where to serve the operators' endpoints over HTTP, with TLS if there is any; "" means nowhere
 	OpsAccess     Access          // who may get them
-	Profiling     bool            // and /debug/pprof/, and /debug/flags/v
+	// OpsPort is, in kube-scheduler's place, where and to whom the operators' endpoints are served, instead of both of these. Nil: Berth is in its own.
+	OpsPort *secureport.Options
+	// DisabledMetrics are the names of metrics that are not served.
+	DisabledMetrics []string
+	Profiling       bool // and /debug/pprof/, and /debug/flags/v
 	// ContentionProfiling says that the profiles tell of goroutines that wait for each other, if they are served.
 	ContentionProfiling bool
 	// SetVerbosity sets how much the process logs; nil: it cannot be set.
@@ -78,6 +83,7 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 		goruntime.SetBlockProfileRate(1) // as kube-scheduler does
 	}
 	measured := newMemberMetrics()
+	measured.disabled = c.DisabledMetrics
 	measured.common.MustRegister(buildInfo(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	e := &env{Common: c, net: network, measured: measured, ops: newOperations(c)}
 	var err error
@@ -122,6 +128,8 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 	g, ctx := errgroup.WithContext(ctx)
 	if err := run(ctx, e, g); err != nil {
 		g.Go(func() error { return err })
+	} else if c.OpsPort != nil {
+		g.Go(func() error { return e.serveOpsPort(ctx) })
 	} else if c.OpsListen != "" {
 		g.Go(func() error { return e.serveOps(ctx) })
 	}

@@ -21,8 +21,9 @@ const kubePrefix = "scheduler_"
 // of which have the same metrics: Berth's own are told apart by the label member; those that are kube-scheduler's too
 // have kube-scheduler's labels and no other, and are summed.
 type memberMetrics struct {
-	common  *prometheus.Registry            // what is the process's and no member's
-	members map[string]*prometheus.Registry // by member; complete before anybody gathers
+	common   *prometheus.Registry            // what is the process's and no member's
+	members  map[string]*prometheus.Registry // by member; complete before anybody gathers
+	disabled []string                        // names of metrics that are not told
 }
 
 func newMemberMetrics() *memberMetrics {
@@ -79,6 +80,9 @@ func (m *memberMetrics) Gather() ([]*dto.MetricFamily, error) {
 	}
 	out := make([]*dto.MetricFamily, 0, len(families))
 	for _, f := range families {
+		if slices.Contains(m.disabled, f.GetName()) {
+			continue
+		}
 		slices.SortFunc(f.Metric, func(a, b *dto.Metric) int { return cmp.Compare(labelsKey(a), labelsKey(b)) })
 		out = append(out, f)
 	}

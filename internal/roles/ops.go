@@ -137,10 +137,17 @@ func (e *env) serveOps(ctx context.Context) error {
 		return fmt.Errorf("listen for operators: %w", err)
 	}
 	e.Log.Info("serving metrics and readiness", "address", l.Addr().String(), "tls", e.certs != nil, "guarded", admit != nil)
-	return rpc.ServeOps(ctx, l, rpc.OpsConfig{
-		Log: e.Log, Metrics: e.measured, Checks: e.ops.checks, Admit: admit, AllowedHost: e.opsHost, Config: e.ops.config, Flags: e.Flags,
-		Status: func() [][2]string { return e.ops.status(time.Now()) }, Profiling: e.Profiling, SetVerbosity: e.SetVerbosity, PluginMetrics: e.pluginMetrics,
-	})
+	cfg := e.opsConfig()
+	cfg.Checks, cfg.Admit, cfg.AllowedHost = e.ops.checks, admit, e.opsHost
+	return rpc.ServeOps(ctx, l, cfg)
+}
+
+// opsConfig is what the operators' endpoints say, to whomever.
+func (e *env) opsConfig() rpc.OpsConfig {
+	return rpc.OpsConfig{
+		Log: e.Log, Metrics: e.measured, Config: e.ops.config, Flags: e.Flags, Status: func() [][2]string { return e.ops.status(time.Now()) },
+		Profiling: e.Profiling, SetVerbosity: e.SetVerbosity, PluginMetrics: e.pluginMetrics,
+	}
 }
 
 // opsHost reports whether the operators' endpoints may be asked for by a name: those of the JSON listener, and names that nobody can

@@ -43,6 +43,7 @@ import (
 type Cluster struct {
 	Source     string // "kube" or "local"
 	Kubeconfig string // of the kube source; "" means the service account of the pod Berth runs in
+	Master     string // the URL of its API server, instead of that of the kubeconfig; "" means that one
 	KubeQPS    float32
 	KubeBurst  int
 	Settings   cluster.Settings
@@ -143,7 +144,7 @@ type AllOptions struct {
 	Cluster
 	Public
 	Queue
-	DataDir       string // of the embedded etcd
+	DataDir       string // of the embedded etcd; "" means a folder that is gone when the process ends, and no waiting for the disk
 	UnsafeNoFsync bool   // the embedded etcd does not wait for the disk: for tests and the demo
 	Queues        int    // 0 means 1
 	FilterWorkers int    // 0 means 1
@@ -154,10 +155,26 @@ type AllOptions struct {
 	Serving func(grpcAddress, httpAddress string)
 }
 
-// All runs every role in this process, over in-memory gRPC; only the gateway listens on TCP, at c.Listen. All but the
+// ephemeral makes a folder of its own among temporary files. An image may have no folder for these.
+func ephemeral() (string, error) {
+	if err := os.MkdirAll(os.TempDir(), 0o777|os.ModeSticky); err != nil {
+		return "", err
+	}
+	return os.MkdirTemp("", "berth-etcd-")
+}
+
+// All runs every role in this process, over in-memory gRPC; only the gateway listens on TCP, at c.Listen, if that is not empty. All but the
 // binder share one replica, and what has been evaluated on it.
 func All(ctx context.Context, c Common, o AllOptions) error {
 	if len(c.EtcdEndpoints) == 0 {
+		if o.DataDir == "" {
+			dir, err := ephemeral()
+			if err != nil {
+				return fmt.Errorf("make data directory: %w", err)
+			}
+			defer os.RemoveAll(dir)
+			o.DataDir, o.UnsafeNoFsync = dir, true
+		}
 		if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
 		}
@@ -318,7 +335,7 @@ func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Reg
 			names[i] = p.SchedulerName
 		}
 		cfg := kube.Config{
-			Kubeconfig: cl.Kubeconfig, SchedulerNames: names, QPS: cl.KubeQPS, Burst: cl.KubeBurst, Log: e.Log, Metrics: metrics,
+			Kubeconfig: cl.Kubeconfig, Master: cl.Master, SchedulerNames: names, QPS: cl.KubeQPS, Burst: cl.KubeBurst, Log: e.Log, Metrics: metrics,
 		}
 		if extenders != nil {
 			cfg.Interest = func(pod *corev1.Pod) uint64 { return uint64(extenders.Interest(extender.ResourceNames(pod))) }
@@ -467,9 +484,32 @@ func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, re
 		return err
 	}
 
+	if e.Listen == "" && o.HTTPListen == "" {
+		return nil
+	}
+	grpcAddress, httpAddress := "", ""
+	if e.Listen != "" {
+		if grpcAddress, err = e.servePublic(ctx, g, s, guard, r); err != nil {
+			return err
+		}
+	}
+	if o.HTTPListen != "" {
+		if httpAddress, err = e.serveJSON(ctx, g, s, guard, o.Public); err != nil {
+			return err
+		}
+	}
+	e.Log.Info("public API", "grpc", grpcAddress, "http", httpAddress)
+	if o.Serving != nil {
+		o.Serving(grpcAddress, httpAddress)
+	}
+	return nil
+}
+
+// servePublic serves the public API over TCP where all roles are in one process, and returns its address.
+func (e *env) servePublic(ctx context.Context, g *errgroup.Group, s *gateway.Service, guard *access.Guard, r role) (string, error) {
 	l, err := net.Listen("tcp", e.Listen)
 	if err != nil {
-		return fmt.Errorf("listen for the public API: %w", err)
+		return "", fmt.Errorf("listen for the public API: %w", err)
 	}
 	cfg := e.rpc
 	cfg.Net, cfg.TLS = rpc.TCP(), e.tls(coord.RoleGateway)
@@ -479,17 +519,7 @@ func (e *env) gatewayOfAll(ctx context.Context, g *errgroup.Group, id string, re
 	s.Register(public.Registrar())
 	g.Go(func() error { return public.Serve(ctx, l) })
 	g.Go(func() error { return e.keepHealth(ctx, public.Health(), r) })
-	address := ""
-	if o.HTTPListen != "" {
-		if address, err = e.serveJSON(ctx, g, s, guard, o.Public); err != nil {
-			return err
-		}
-	}
-	e.Log.Info("public API", "grpc", l.Addr().String(), "http", address)
-	if o.Serving != nil {
-		o.Serving(l.Addr().String(), address)
-	}
-	return nil
+	return l.Addr().String(), nil
 }
 
 // serveJSON serves the public API as JSON, through a gRPC server in memory that nobody else can reach, and the page. It returns the

@@ -1,7 +1,9 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -44,12 +46,16 @@ type OpsConfig struct {
 	Log     *slog.Logger // nil discards
 	Metrics prometheus.Gatherer
 	Checks  func() []Check // of readiness, with names that differ; called per request, concurrently; must not wait
-	// Admit lets a request in, or returns an error of [Error]. Nil lets everyone in. It is not asked about /healthz, /livez and
-	// /readyz.
+	// Healthz is as Checks, of /healthz; nil: there are none.
+	Healthz func() []Check
+	// Admit lets a request in, or returns an error of [Error]. Nil lets everyone in. It is not asked about what is open.
 	Admit func(*http.Request) error
+	// Open reports whether a request is answered to everyone; nil: those for /healthz, /livez and /readyz are.
+	Open func(*http.Request) bool
 	// AllowedHost reports whether requests may be for a host, as their headers name it, without its port; nil allows all. It is not asked
-	// about those three paths either.
+	// about those three paths either, if they are open.
 	AllowedHost func(host string) bool
+	Name        string             // of the program, as its pages for people have it; "" means berth
 	Config      map[string]any     // of /configz: what is in effect, by component
 	Flags       map[string]string  // of /flagz, by name
 	Status      func() [][2]string // of /statusz: names and values; called as Checks is
@@ -58,6 +64,11 @@ type OpsConfig struct {
 	SetVerbosity func(value string) (string, error)
 	// PluginMetrics returns what a process with plugins measures that Berth runs, by its name: that of the profile whose compiled-in plugins it has, or "service/" and that of the service; known is false if there is none here. Nil: there never is.
 	PluginMetrics func(ctx context.Context, process string) (text []byte, known bool, err error)
+	// Structured returns what answers requests for a path, /flagz or /statusz, that accept something else than text; paths are all that are served. Nil: they are
+	// answered with text too.
+	Structured func(path string, paths []string) http.Handler
+	// Streams is how many requests one connection of HTTP/2 may have at once; 0 means the server's own choice, and below 0 that HTTP/2 is not served.
+	Streams int
 }
 
 // HTTP2 returns how servers of HTTP serve HTTP/2: with so many requests at once of a connection, of whose bodies together no more comes
@@ -95,9 +106,12 @@ func ServeOps(ctx context.Context, l net.Listener, cfg OpsConfig) error {
 		WriteTimeout:      opsWriteTimeout,
 		IdleTimeout:       opsIdleTimeout,
 		MaxHeaderBytes:    opsHeaderBytes,
-		HTTP2:             HTTP2(opsRequests, opsWriteTimeout),
+		HTTP2:             HTTP2(cmp.Or(max(cfg.Streams, 0), opsRequests), opsWriteTimeout),
 		ConnContext:       WithConn,
 		ErrorLog:          slog.NewLogLogger(LibraryLog(cfg.Log), slog.LevelError),
+	}
+	if cfg.Streams < 0 {
+		server.TLSNextProto = make(map[string]func(*http.Server, *tls.Conn, http.Handler))
 	}
 	if cfg.Profiling {
 		server.WriteTimeout = profileTimeout
@@ -123,7 +137,7 @@ func ServeOps(ctx context.Context, l net.Listener, cfg OpsConfig) error {
 	return nil
 }
 
-// openPaths are answered to everyone, as by kube-scheduler's --authorization-always-allow-paths.
+// openPaths are answered to everyone, as by kube-scheduler's --authorization-always-allow-paths, if nothing else is said.
 var openPaths = []string{"/healthz", "/livez", "/readyz"}
 
 func opsHandler(cfg OpsConfig) http.Handler {
@@ -135,8 +149,11 @@ func opsHandler(cfg OpsConfig) http.Handler {
 	}
 	for _, path := range openPaths {
 		h := &healthEndpoint{name: path[1:], withhold: cfg.Admit != nil}
-		if path == "/readyz" {
+		switch path {
+		case "/readyz":
 			h.checks = cfg.Checks
+		case "/healthz":
+			h.checks = cfg.Healthz
 		}
 		handle(path, http.HandlerFunc(h.all))
 		mux.HandleFunc("GET "+path+"/{name}", h.one)
@@ -150,7 +167,7 @@ func opsHandler(cfg OpsConfig) http.Handler {
 		mux.HandleFunc("GET "+pluginMetricsPath+"{process...}", pluginMetrics(cfg.PluginMetrics))
 	}
 	handle("/configz", configz(cfg.Config))
-	handle("/flagz", flagz(cfg.Flags))
+	name := cmp.Or(cfg.Name, "berth")
 	if cfg.Profiling {
 		handle("/debug/pprof/", http.HandlerFunc(pprof.Index))
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -161,9 +178,16 @@ func opsHandler(cfg OpsConfig) http.Handler {
 			mux.HandleFunc("/debug/flags/v", verbosity(cfg.SetVerbosity))
 		}
 	}
-	paths = append(paths, "/statusz")
+	paths = append(paths, "/flagz", "/statusz")
 	slices.Sort(paths)
-	mux.Handle("GET /statusz", statusz(cfg.Status, paths))
+	page := func(path string, text http.Handler) {
+		if cfg.Structured != nil {
+			text = orStructured(text, cfg.Structured(path, paths))
+		}
+		mux.Handle("GET "+path, text)
+	}
+	page("/flagz", flagz(name, cfg.Flags))
+	page("/statusz", statusz(name, cfg.Status, paths))
 	return guardOps(cfg, mux)
 }
 
@@ -234,8 +258,13 @@ func checkPage(r *http.Request, allowed func(host string) bool) error {
 func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 	under := make(chan struct{}, opsRequests)
 	reviews, scrapes, ofPlugins := NewShare(opsReviews, 0), NewShare(opsScrapes, 0), NewShare(opsScrapes, 0)
+	open := cfg.Open
+	if open == nil {
+		open = func(r *http.Request) bool { return slices.Contains(openPaths, r.URL.Path) }
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if slices.Contains(openPaths, r.URL.Path) {
+		open := open(r)
+		if open && slices.Contains(openPaths, r.URL.Path) {
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(opsHealthTimeout)) // not all writers can
 			next.ServeHTTP(w, r)
 			return
@@ -244,7 +273,7 @@ func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 			refuse(w, err)
 			return
 		}
-		if cfg.Admit != nil {
+		if cfg.Admit != nil && !open {
 			if err := review(r, cfg.Admit, reviews); err != nil {
 				refuse(w, err)
 				return

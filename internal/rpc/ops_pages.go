@@ -11,7 +11,7 @@ import (
 
 // pageHead begins the pages for people, with kube-scheduler's words.
 const pageHead = `
-berth %s
+%s %s
 Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.
 `
 
@@ -33,22 +33,22 @@ func configz(config map[string]any) http.Handler {
 }
 
 // flagz answers with the value of each flag.
-func flagz(flags map[string]string) http.Handler {
+func flagz(name string, flags map[string]string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		var page strings.Builder
-		fmt.Fprintf(&page, pageHead, "flagz")
-		for _, name := range slices.Sorted(maps.Keys(flags)) {
-			fmt.Fprintf(&page, "%s=%s\n", name, flags[name])
+		fmt.Fprintf(&page, pageHead, name, "flagz")
+		for _, flag := range slices.Sorted(maps.Keys(flags)) {
+			fmt.Fprintf(&page, "%s=%s\n", flag, flags[flag])
 		}
 		answerText(w, http.StatusOK, page.String())
 	})
 }
 
 // statusz answers with what the process says of itself, and which paths there are.
-func statusz(status func() [][2]string, paths []string) http.Handler {
+func statusz(name string, status func() [][2]string, paths []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		var page strings.Builder
-		fmt.Fprintf(&page, pageHead+"\n", "statusz")
+		fmt.Fprintf(&page, pageHead+"\n", name, "statusz")
 		if status != nil {
 			for _, line := range status() {
 				fmt.Fprintf(&page, "%s: %s\n", line[0], line[1])
@@ -56,5 +56,16 @@ func statusz(status func() [][2]string, paths []string) http.Handler {
 		}
 		fmt.Fprintf(&page, "Paths: %s\n", strings.Join(paths, " "))
 		answerText(w, http.StatusOK, page.String())
+	})
+}
+
+// orStructured answers with text who accepts it first, or accepts anything, and lets structured answer the others.
+func orStructured(text, structured http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if accept := r.Header.Get("Accept"); accept == "" || accept == "*/*" || strings.HasPrefix(accept, "text/") {
+			text.ServeHTTP(w, r)
+			return
+		}
+		structured.ServeHTTP(w, r)
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -148,6 +149,13 @@ func buildPrograms(ctx context.Context, root, etcdContext string) (string, error
 		if err := os.MkdirAll(filepath.Join(image, "certs", role), 0o755); err != nil {
 			return "", err
 		}
+	}
+	name := filepath.Join(image, "bin", "kube-scheduler") // as the image has it
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return "", err
+	}
+	if err := os.Symlink("/berth", name); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
 	}
 	berth := filepath.Join(image, "berth")
 	// Without -trimpath the packages are those that the tests have compiled already.

@@ -28,7 +28,7 @@ import (
 
 var swaps = flag.Int("swaps", 2, "how often kube-scheduler and Berth take over from each other")
 
-// The two that take turns, by the prefix of their user agents.
+// The two that take turns, by the prefix of kube-scheduler's user agent, and the suffix of Berth's.
 const (
 	theirs = "kube-scheduler"
 	ours   = "berth"
@@ -72,7 +72,7 @@ func binders(t *testing.T, log string) map[string][]string {
 			t.Fatalf("%s: %v", lines.Text(), err)
 		}
 		agent, pod, status := theirs, event.ObjectRef.Name, event.ResponseStatus
-		if !strings.HasPrefix(event.UserAgent, agent) {
+		if strings.HasSuffix(event.UserAgent, "/"+ours) { // also of a program that is called kube-scheduler
 			agent = ours
 		}
 		switch {
@@ -193,18 +193,49 @@ func (s *turns) count() int {
 // TestKubeSchedulerAndBerthTakeTurnsAndNoPodIsPlacedTwice has both alive all the time, with pods arriving all the time, and ends
 // whichever holds the lease: by a signal to stop, by killing it, and Berth also by pausing it for longer than the lease lasts.
 func TestKubeSchedulerAndBerthTakeTurnsAndNoPodIsPlacedTwice(t *testing.T) {
+	takeTurns(t, swapping{
+		commands: func(cp *kubetest.ControlPlane, dir string) map[string][]string {
+			lease := []string{"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms"}
+			return map[string][]string{
+				theirs: append([]string{kubeScheduler(t), "--kubeconfig", cp.Kubeconfig(), "--secure-port", "0", "--kube-api-qps", "1000", "--kube-api-burst", "1000"}, lease...),
+				ours:   append([]string{berthtest.Binary(t), "all", "--kubeconfig", cp.Kubeconfig(), "--data-dir", filepath.Join(dir, "berth"), "--listen", "127.0.0.1:0", "--http-listen", "", "--lease-ttl", "2s"}, lease...),
+			}
+		},
+		ends: []string{"stop", "stop", "kill", "kill", "stop", "pause"},
+	})
+}
+
+// kubeScheduler returns the path of the program.
+func kubeScheduler(t *testing.T) string {
+	t.Helper()
+	programs, err := kubetest.Build(t.Context(), kubetest.KubeScheduler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return programs[kubetest.KubeScheduler]
+}
+
+// swapping says how kube-scheduler and Berth take turns.
+type swapping struct {
+	plane kubetest.Options
+	// commands returns how each is started.
+	commands func(cp *kubetest.ControlPlane, dir string) map[string][]string
+	ends     []string // how the one that holds the lease is ended, in turns: stop, kill or pause
+	// alone says that one is started when the other has been ended. Else both run all the time.
+	alone bool
+	// begun is called when one has been started; nil: nothing is.
+	begun func(who string)
+}
+
+// takeTurns has them do so, and checks that nothing is placed twice, and nobody does what is the other's.
+func takeTurns(t *testing.T, how swapping) {
 	dir := t.TempDir()
 	policy, audit := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
 	if err := os.WriteFile(policy, []byte(auditBindings), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cp := kubetest.StartT(t, kubetest.Options{APIServerFlags: []string{
-		"--audit-policy-file=" + policy, "--audit-log-path=" + audit, "--audit-log-mode=blocking",
-	}})
-	programs, err := kubetest.Build(t.Context(), kubetest.KubeScheduler)
-	if err != nil {
-		t.Fatal(err)
-	}
+	how.plane.APIServerFlags = append(how.plane.APIServerFlags, "--audit-policy-file="+policy, "--audit-log-path="+audit, "--audit-log-mode=blocking")
+	cp := kubetest.StartT(t, how.plane)
 	// Nodes are full at the end but for a tenth: room that is given away twice shows.
 	const perTurn, patience = 60, 5 * time.Minute
 	pods := (*swaps + 1) * perTurn
@@ -221,17 +252,13 @@ func TestKubeSchedulerAndBerthTakeTurnsAndNoPodIsPlacedTwice(t *testing.T) {
 	seen := &turns{bound: make(map[string]int64)}
 	seen.follow(t, cp)
 
-	commands := map[string][]string{
-		theirs: {programs[kubetest.KubeScheduler], "--kubeconfig", cp.Kubeconfig(), "--secure-port", "0", "--kube-api-qps", "1000", "--kube-api-burst", "1000"},
-		ours:   {berthtest.Binary(t), "all", "--kubeconfig", cp.Kubeconfig(), "--data-dir", filepath.Join(dir, "berth"), "--listen", "127.0.0.1:0", "--http-listen", "", "--lease-ttl", "2s"},
-	}
+	commands := how.commands(cp, dir)
 	running := make(map[string]*kubetest.Process)
 	started := 0
 	begin := func(who string) {
 		t.Helper()
 		started++
-		args := append(commands[who], "--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms")
-		p, err := kubetest.StartProcess(who, filepath.Join(dir, fmt.Sprintf("%s-%d.log", who, started)), args...)
+		p, err := kubetest.StartProcess(who, filepath.Join(dir, fmt.Sprintf("%s-%d.log", who, started)), commands[who]...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -242,6 +269,9 @@ func TestKubeSchedulerAndBerthTakeTurnsAndNoPodIsPlacedTwice(t *testing.T) {
 				t.Logf("%s:\n%s", p.Name(), p.LogTail(6<<10))
 			}
 		})
+		if how.begun != nil {
+			how.begun(who)
+		}
 	}
 	held := func(by string) {
 		t.Helper()
@@ -291,8 +321,8 @@ func TestKubeSchedulerAndBerthTakeTurnsAndNoPodIsPlacedTwice(t *testing.T) {
 	began := time.Now()
 	var took []string
 	for n := range *swaps {
-		how := []string{"stop", "stop", "kill", "kill", "stop", "pause"}[n%6]
-		if running[standby] == nil {
+		end := how.ends[n%len(how.ends)]
+		if running[standby] == nil && !how.alone {
 			begin(standby)
 		}
 		placed((n + 1) * perTurn)
@@ -300,7 +330,7 @@ func TestKubeSchedulerAndBerthTakeTurnsAndNoPodIsPlacedTwice(t *testing.T) {
 			t.Fatalf("%q holds the lease while %s renews it", got, holder)
 		}
 		at := time.Now()
-		switch p := running[holder]; how {
+		switch p := running[holder]; end {
 		case "pause":
 			if err := p.Pause(); err != nil {
 				t.Fatal(err)
@@ -313,9 +343,12 @@ func TestKubeSchedulerAndBerthTakeTurnsAndNoPodIsPlacedTwice(t *testing.T) {
 			p.Stop()
 			running[holder] = nil
 		}
+		if how.alone {
+			begin(standby)
+		}
 		held(standby)
-		took = append(took, fmt.Sprintf("%s %s: %v", how, holder, time.Since(at).Round(100*time.Millisecond)))
-		if how == "pause" {
+		took = append(took, fmt.Sprintf("%s %s: %v", end, holder, time.Since(at).Round(100*time.Millisecond)))
+		if end == "pause" {
 			if err := running[holder].Resume(); err != nil {
 				t.Fatal(err)
 			}

@@ -31,6 +31,8 @@ const (
 type Config struct {
 	// Kubeconfig is the path of a kubeconfig file. "" means the service account of the pod this process runs in.
 	Kubeconfig string
+	// Master is the URL of the API server, instead of that of the kubeconfig; "" means that one.
+	Master string
 	// SchedulerNames are the spec.schedulerName of the pods to be scheduled.
 	SchedulerNames []string
 	// QPS and Burst limit the requests of each lane (binds, volumes, events, conditions, preemptions) by itself. QPS 0 means no
@@ -126,7 +128,7 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: %w", err)
 	}
-	base, err := restConfig(cfg.Kubeconfig)
+	base, err := restConfig(cfg.Master, cfg.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -169,15 +171,15 @@ func New(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-func restConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
+func restConfig(master, kubeconfig string) (*rest.Config, error) {
+	if master == "" && kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
 			return nil, fmt.Errorf("read the service account of this pod: %w", err)
 		}
 		return config, nil
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := clientcmd.BuildConfigFromFlags(master, kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %s: %w", kubeconfig, err)
 	}

@@ -22,7 +22,7 @@ type Reviewer struct {
 // NewReviewer returns a Reviewer at the API server of a kubeconfig; "" means that of the service account of the pod. Tokens must be
 // for one of the audiences; none means the API server's own. It does not connect.
 func NewReviewer(kubeconfig string, audiences []string) (*Reviewer, error) {
-	base, err := restConfig(kubeconfig)
+	base, err := restConfig("", kubeconfig)
 	if err != nil {
 		return nil, err
 	}

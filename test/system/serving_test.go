@@ -1,0 +1,259 @@
+package system
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
+	"github.com/berth-scheduler/berth/test/berthtest"
+)
+
+// servingPatience bounds waits for a process to answer.
+const servingPatience = 3 * time.Minute
+
+// inPlace is Berth in kube-scheduler's place, seen by way of its secure port.
+type inPlace struct {
+	proc   *kubetest.Process
+	base   string
+	client *http.Client
+}
+
+// startInPlace starts one with kube-scheduler's flags, and waits until it listens. Its certificate is verified by what it has written to a folder.
+func startInPlace(t *testing.T, flags ...string) *inPlace {
+	t.Helper()
+	dir := t.TempDir()
+	ports, err := kubetest.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{asKubeScheduler(t), "--secure-port=" + ports[0], "--bind-address=127.0.0.1", "--cert-dir=" + dir}, flags...)
+	proc, err := kubetest.StartProcess("kube-scheduler", filepath.Join(dir, "log"), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &inPlace{proc: proc, base: "https://127.0.0.1:" + ports[0]}
+	t.Cleanup(func() {
+		proc.Stop()
+		if t.Failed() {
+			t.Logf("%s", proc.LogTail(4<<10))
+		}
+	})
+	berthtest.Await(t, servingPatience, "the port to be served", func(ctx context.Context) error {
+		text, err := os.ReadFile(filepath.Join(dir, "kube-scheduler.crt"))
+		if err != nil {
+			return err
+		}
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(text)
+		p.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}}
+		_, _, err = p.get(ctx, "/livez", nil)
+		return err
+	})
+	return p
+}
+
+// get asks for a path, and returns the code and the text.
+func (p *inPlace) get(ctx context.Context, path string, headers map[string]string) (*http.Response, string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	for name, value := range headers {
+		r.Header.Set(name, value)
+	}
+	response, err := p.client.Do(r)
+	if err != nil {
+		return nil, "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response, string(text), err
+}
+
+// want asks until the answer has a code, as a process needs some time to be ready.
+func (p *inPlace) want(t *testing.T, path string, headers map[string]string, code int) (*http.Response, string) {
+	t.Helper()
+	var response *http.Response
+	var text string
+	berthtest.Await(t, servingPatience, fmt.Sprintf("%s to be answered with %d", path, code), func(ctx context.Context) (err error) {
+		if response, text, err = p.get(ctx, path, headers); err == nil && response.StatusCode != code {
+			err = fmt.Errorf("it is with %s: %s", response.Status, text)
+		}
+		return err
+	})
+	return response, text
+}
+
+// with returns a copy of a kubeconfig in which a text is another.
+func with(t *testing.T, kubeconfig, old, replacement string) string {
+	t.Helper()
+	text, err := os.ReadFile(kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := strings.Replace(string(text), old, replacement, 1)
+	if changed == string(text) {
+		t.Fatalf("%s has no %q", kubeconfig, old)
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestTheSecurePortIsServedAsKubeSchedulers has the cases of kube-scheduler's test/integration/serving and test/integration/scheduler/serving, against the process.
+func TestTheSecurePortIsServedAsKubeSchedulers(t *testing.T) {
+	k := newKubeadm(t)
+	cp := kubetest.StartT(t, k.plane())
+	k.kubeconfig(cp)
+	good := k.path("scheduler.conf")
+	broken := with(t, cp.Kubeconfig(), "token: ", "token: WRONG") // nobody's
+	bearer := map[string]string{"Authorization": "Bearer berth-test-admin"}
+	for _, c := range []struct {
+		name, path string
+		headers    map[string]string
+		code       int
+		flags      []string
+	}{
+		{"health without authn and authz", "/healthz", nil, http.StatusOK, []string{"--kubeconfig", good}},
+		{"metrics without authn and authz", "/metrics", nil, http.StatusForbidden, []string{"--kubeconfig", good}},
+		{"health with authn and authz", "/healthz", bearer, http.StatusOK, []string{"--authentication-kubeconfig", good, "--authorization-kubeconfig", good, "--kubeconfig", good}},
+		{"health with broken authn and authz", "/healthz", bearer, http.StatusOK,
+			[]string{"--authentication-skip-lookup", "--authentication-kubeconfig", broken, "--authorization-kubeconfig", broken, "--kubeconfig", good}},
+		{"metrics with broken authz", "/metrics", nil, http.StatusInternalServerError, []string{"--authentication-kubeconfig", good, "--authorization-kubeconfig", broken, "--kubeconfig", good}},
+		{"metrics always allowed, with broken authn and authz", "/metrics", nil, http.StatusOK,
+			[]string{"--authentication-skip-lookup", "--authentication-kubeconfig", broken, "--authorization-kubeconfig", broken, "--authorization-always-allow-paths", "/healthz,/metrics", "--kubeconfig", good}},
+		{"metrics for a token that may", "/metrics", bearer, http.StatusOK, []string{"--authentication-kubeconfig", good, "--authorization-kubeconfig", good, "--kubeconfig", good}},
+		{"metrics for a token of nobody", "/metrics", map[string]string{"Authorization": "Bearer x"}, http.StatusUnauthorized,
+			[]string{"--authentication-kubeconfig", good, "--authorization-kubeconfig", good, "--kubeconfig", good}},
+		{"a check that is always allowed", "/livez/ping", nil, http.StatusOK, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/livez/ping"}},
+		{"a check that is not", "/healthz", nil, http.StatusForbidden, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/livez/ping"}},
+		{"all is followed", "/readyz/sched-handler-sync", nil, http.StatusOK, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/readyz/sched-handler-sync"}},
+		{"it does not end", "/readyz/shutdown", nil, http.StatusOK, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/readyz/shutdown"}},
+		{"it elects", "/healthz/leaderElection", nil, http.StatusOK, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/healthz/*"}},
+		{"ready", "/readyz", nil, http.StatusOK, []string{"--kubeconfig", good}},
+		{"not ready without an API server", "/readyz", nil, http.StatusInternalServerError, []string{"--kubeconfig", with(t, good, "127.0.0.1", "127.0.0.2")}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := startInPlace(t, append(c.flags, "--leader-elect=false")...)
+			if _, text := p.want(t, c.path, c.headers, c.code); strings.Contains(text, "WRONG") {
+				t.Errorf("it tells the token: %s", text)
+			}
+		})
+	}
+
+	t.Run("a certificate of the cluster's authority", func(t *testing.T) {
+		// kube-scheduler's own, which may not read metrics: it is known all the same.
+		p := startInPlace(t, "--authentication-kubeconfig", good, "--authorization-kubeconfig", good, "--kubeconfig", good, "--leader-elect=false")
+		config := &tls.Config{RootCAs: p.client.Transport.(*http.Transport).TLSClientConfig.RootCAs, Certificates: []tls.Certificate{certificateOf(t, good)}}
+		p.client = &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}
+		berthtest.Await(t, servingPatience, "the caller to be known by the authority that is in the cluster", func(ctx context.Context) error {
+			response, text, err := p.get(ctx, "/metrics", nil)
+			if err == nil && (response.StatusCode != http.StatusForbidden || !strings.Contains(text, `"system:kube-scheduler"`)) {
+				err = fmt.Errorf("%s: %s", response.Status, text)
+			}
+			return err
+		})
+	})
+
+	t.Run("pages", func(t *testing.T) {
+		p := startInPlace(t, "--kubeconfig", good, "--leader-elect=false", "--authorization-always-allow-paths=/statusz,/flagz,/configz", "--feature-gates=CBORServingAndStorage=true")
+		for path, kind := range map[string]string{"/statusz": "Statusz", "/flagz": "Flagz"} {
+			accept := func(form, version string) string {
+				return fmt.Sprintf("application/%s;v=%s;g=config.k8s.io;as=%s", form, version, kind)
+			}
+			for header, code := range map[string]int{"": 200, "*/*": 200, "text/plain": 200, accept("json", "foo") + ",*/*": 200, "application/xml": 406, "application/json": 406, "application/json;v=v1beta1;g=config.k8s.io": 406} {
+				if _, text := p.want(t, path, map[string]string{"Accept": header}, code); code == 200 && !strings.Contains(text, fmt.Sprintf("kube-scheduler %s\nWarning: This endpoint is not meant to be machine parseable", path[1:])) {
+					t.Errorf("%s for %q: %.200s", path, header, text)
+				}
+			}
+			for _, form := range []string{"json", "yaml"} {
+				_, text := p.want(t, path, map[string]string{"Accept": accept(form, "v1beta1")}, http.StatusOK)
+				var object struct {
+					Kind, APIVersion string
+					Metadata         struct{ Name string }
+					Paths            []string
+					Flags            map[string]string
+				}
+				if err := yaml.Unmarshal([]byte(text), &object); err != nil || object.Kind != kind || object.APIVersion != "config.k8s.io/v1beta1" || object.Metadata.Name != "kube-scheduler" {
+					t.Errorf("%s as %s: %v\n%s", path, form, err, text)
+				}
+				if kind == "Statusz" && !containsAll(object.Paths, "/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz") || kind == "Flagz" && object.Flags["leader-elect-resource-name"] != "kube-scheduler" {
+					t.Errorf("%s as %s: %v %v", path, form, object.Paths, object.Flags)
+				}
+			}
+			p.want(t, path, map[string]string{"Accept": accept("cbor", "v1beta1")}, http.StatusOK)
+			if old, _ := p.want(t, path, map[string]string{"Accept": accept("json", "v1alpha1") + "," + accept("json", "v1beta1")}, http.StatusOK); old.Header.Get("Warning") == "" {
+				t.Errorf("%s: nothing says that v1alpha1 is deprecated: %v", path, old.Header)
+			}
+			if is, _ := p.want(t, path, map[string]string{"Accept": accept("json", "v1beta1") + "," + accept("json", "v1alpha1")}, http.StatusOK); is.Header.Get("Warning") != "" {
+				t.Errorf("%s: %v of v1beta1", path, is.Header)
+			}
+		}
+		_, text := p.want(t, "/configz", map[string]string{"Accept": "application/json"}, http.StatusOK)
+		var configz struct {
+			Componentconfig configv1.KubeSchedulerConfiguration
+		}
+		if err := json.Unmarshal([]byte(text), &configz); err != nil || configz.Componentconfig.Kind != "KubeSchedulerConfiguration" || configz.Componentconfig.APIVersion != "kubescheduler.config.k8s.io/v1" {
+			t.Errorf("/configz: %v\n%s", err, text)
+		}
+	})
+
+	t.Run("without an API server to follow", func(t *testing.T) {
+		proc, err := kubetest.StartProcess("kube-scheduler", filepath.Join(t.TempDir(), "log"), asKubeScheduler(t), "--secure-port=0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		berthtest.Await(t, servingPatience, "the process to end", func(context.Context) error {
+			select {
+			case <-proc.Done():
+				return nil
+			default:
+				return fmt.Errorf("it runs")
+			}
+		})
+	})
+}
+
+func containsAll(list []string, want ...string) bool {
+	has := strings.Join(list, " ") + " "
+	for _, w := range want {
+		if !strings.Contains(has, w+" ") {
+			return false
+		}
+	}
+	return true
+}
+
+// certificateOf returns the certificate by which a kubeconfig's user is known.
+func certificateOf(t *testing.T, kubeconfig string) tls.Certificate {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range config.AuthInfos {
+		pair, err := tls.X509KeyPair(user.ClientCertificateData, user.ClientKeyData)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pair
+	}
+	t.Fatalf("%s has no user", kubeconfig)
+	return tls.Certificate{}
+}
