@@ -14,8 +14,13 @@ import (
 	"github.com/berth-scheduler/berth/internal/member"
 )
 
-// kubePrefix begins the names of the metrics that kube-scheduler has too.
-const kubePrefix = "scheduler_"
+// kubePrefixes begin the names of the metrics of members that kube-scheduler has too.
+var kubePrefixes = []string{"scheduler_", "leader_election_"}
+
+// isKubes reports whether a metric is one of these.
+func isKubes(name string) bool {
+	return slices.ContainsFunc(kubePrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
 
 // memberMetrics is what the members of one process measure, together. A process may run several members of a role, all
 // of which have the same metrics: Berth's own are told apart by the label member; those that are kube-scheduler's too
@@ -101,7 +106,7 @@ func merge(families map[string]*dto.MetricFamily, member string, f *dto.MetricFa
 		return fmt.Errorf("metric %s is a %v of member %s and a %v elsewhere", f.GetName(), f.GetType(), member, whole.GetType())
 	}
 	for _, metric := range f.Metric {
-		if !strings.HasPrefix(f.GetName(), kubePrefix) {
+		if !isKubes(f.GetName()) {
 			name := "member"
 			metric.Label = append(metric.Label, &dto.LabelPair{Name: &name, Value: &member})
 			slices.SortFunc(metric.Label, func(a, b *dto.LabelPair) int { return cmp.Compare(a.GetName(), b.GetName()) })

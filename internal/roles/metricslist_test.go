@@ -266,7 +266,7 @@ func page(metrics map[string]*described) string {
 		b.WriteString("| name | type | labels | role | meaning |\n| --- | --- | --- | --- | --- |\n")
 		for _, name := range slices.Sorted(func(yield func(string) bool) {
 			for name := range metrics {
-				if is := strings.HasPrefix(name, kubePrefix) || strings.HasPrefix(name, "kubernetes_"); is == kubes && !yield(name) {
+				if is := isKubes(name) || strings.HasPrefix(name, "kubernetes_"); is == kubes && !yield(name) {
 					return
 				}
 			}
@@ -327,7 +327,7 @@ func TestEveryMetricOfKubeSchedulerIsThereOrSaidNotToBe(t *testing.T) {
 		}
 	}
 	for _, name := range kubeMetrics {
-		name = kubePrefix + name
+		name = kubePrefixes[0] + name
 		if (metrics[name] != nil) == left[name] {
 			t.Errorf("%s: registered %v, said not to be there %v", name, metrics[name] != nil, left[name])
 		}
@@ -337,7 +337,7 @@ func TestEveryMetricOfKubeSchedulerIsThereOrSaidNotToBe(t *testing.T) {
 		t.Errorf("%s is said not to be there, but kube-scheduler does not have it", name)
 	}
 	for name := range metrics {
-		if short, ok := strings.CutPrefix(name, kubePrefix); ok && !slices.Contains(kubeMetrics, short) {
+		if short, ok := strings.CutPrefix(name, kubePrefixes[0]); ok && !slices.Contains(kubeMetrics, short) {
 			t.Errorf("%s is none of kube-scheduler's: Berth's own begin with berth_", name)
 		}
 	}

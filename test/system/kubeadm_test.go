@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -167,4 +169,158 @@ func TestKubeadmsStaticPodIsBerthsToo(t *testing.T) {
 		},
 		begun: func(who string) { berthtest.Await(t, patience, who+" to pass its probes", ready) },
 	})
+}
+
+// TestThreeStaticPodsPlaceEachPodOnce has Berth in the static pods of three control-plane nodes, with nothing on disk: all are ready, one places, and when that one is killed, or stops for
+// longer than the Lease lasts, another goes on. Only the ports are changed, since the three are on one machine.
+func TestThreeStaticPodsPlaceEachPodOnce(t *testing.T) {
+	const (
+		perTurn  = 60
+		patience = 5 * time.Minute
+		lease    = 15 * time.Second
+	)
+	k := newKubeadm(t)
+	pod := k.staticPod()
+	cp := kubetest.StartT(t, k.plane())
+	k.kubeconfig(cp)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*patience)
+	defer cancel()
+	ends := []string{"kill", "stop", "pause"}
+	pods := (len(ends) + 1) * perTurn
+	if err := cp.CreateNodes(ctx, pods*11/40+1, kubetest.PlainNode); err != nil {
+		t.Fatal(err)
+	}
+	watcher, err := kubetest.Watch(ctx, cp.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Stop()
+	seen := &turns{bound: make(map[string]int64)}
+	seen.follow(t, cp)
+
+	ports, err := kubetest.FreePorts(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, dir, started := asKubeScheduler(t), t.TempDir(), 0
+	begin := func(i int) *kubetest.Process {
+		t.Helper()
+		started++
+		p, err := kubetest.StartProcess(fmt.Sprintf("berth-%d", i), filepath.Join(dir, fmt.Sprintf("%d.log", started)), append(k.command(pod, program), "--secure-port="+ports[i])...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			p.Kill()
+			if t.Failed() {
+				t.Logf("%s:\n%s", p.Name(), p.LogTail(6<<10))
+			}
+		})
+		berthtest.Await(t, patience, p.Name()+" to be ready", func(ctx context.Context) error { return probe(ctx, pod.Spec.Containers[0].ReadinessProbe, ports[i]) })
+		return p
+	}
+	processes := []*kubetest.Process{begin(0), begin(1), begin(2)}
+	// leader returns which process holds the Lease: each says so itself, to those who may know.
+	leader := func() int {
+		t.Helper()
+		found := -1
+		berthtest.Await(t, patience, "one process to hold the Lease", func(ctx context.Context) error {
+			found = -1
+			for i, p := range processes {
+				if p == nil {
+					continue
+				}
+				if leads, err := k.leads(ctx, ports[i]); err != nil {
+					return err
+				} else if leads && found >= 0 {
+					return fmt.Errorf("%d and %d say that they hold it", found, i)
+				} else if leads {
+					found = i
+				}
+			}
+			if found < 0 {
+				return errors.New("none does")
+			}
+			return nil
+		})
+		return found
+	}
+	create := func(turn int) {
+		t.Helper()
+		if err := cp.CreatePods(ctx, perTurn, func(i int) *corev1.Pod {
+			p := kubetest.PlainPod(turn*perTurn + i)
+			p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1")
+			return p
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	placed := func(n int) {
+		t.Helper()
+		berthtest.Await(t, patience, fmt.Sprintf("%d pods to be bound", n), func(context.Context) error {
+			if got := seen.count(); got < n {
+				return fmt.Errorf("%d are", got)
+			}
+			return nil
+		})
+	}
+
+	create(0)
+	placed(perTurn)
+	for turn, end := range ends {
+		i := leader()
+		p := processes[i]
+		create(turn + 1) // while it places these, or before
+		at := time.Now()
+		switch end {
+		case "pause":
+			if err := p.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = p.Resume() }() // it may have ended
+		case "kill":
+			p.Kill()
+		default:
+			p.Stop()
+		}
+		processes[i] = nil
+		placed((turn + 2) * perTurn)
+		t.Logf("%s: the pods that were created then are bound after %v, where the Lease lasts %v", end, time.Since(at).Round(100*time.Millisecond), lease)
+		if end == "pause" {
+			if err := p.Resume(); err != nil {
+				t.Fatal(err)
+			}
+			processes[i] = p
+		} else {
+			processes[i] = begin(i)
+		}
+		leader() // one alone, also when all are back
+	}
+	checkCluster(t, cp)
+	if twice := watcher.BoundTwice(); len(twice) > 0 {
+		t.Errorf("bound twice: %v", twice)
+	}
+	for i, p := range processes {
+		berthtest.Await(t, patience, p.Name()+" to be ready again", func(ctx context.Context) error { return probe(ctx, pod.Spec.Containers[0].ReadinessProbe, ports[i]) })
+	}
+}
+
+// leads reports whether a process says that it holds the Lease.
+func (k *kubeadm) leads(ctx context.Context, port string) (bool, error) {
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://127.0.0.1:"+port+"/metrics", nil)
+	if err != nil {
+		return false, err
+	}
+	r.Header.Set("Authorization", "Bearer berth-test-admin")
+	response, err := client.Do(r)
+	if err != nil {
+		return false, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("/metrics: %s: %s", response.Status, bytes.TrimSpace(text))
+	}
+	return strings.Contains(string(text), "leader_election_master_status{name=\"kube-scheduler\"} 1\n"), err
 }
