@@ -172,7 +172,10 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 		}
 		return err
 	}
-	if f.cluster.KubeQPS <= 0 || f.cluster.KubeBurst <= 0 {
+	switch {
+	case f.inPlace && f.cluster.KubeQPS < 0:
+		f.cluster.KubeQPS, f.cluster.KubeBurst = 0, 0 // there is no limit, as client-go has it
+	case f.cluster.KubeQPS <= 0 || f.cluster.KubeBurst <= 0:
 		return errors.New("--kube-qps and --kube-burst, or clientConnection's qps and burst: must be above 0")
 	}
 	if by := f.completed.Profiles[0].QueueSort; by != "" {
@@ -196,6 +199,9 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 	}
 	f.cluster.Gates = f.options.Gates()
 	f.cluster.Election = f.election.of(f.completed)
+	if e := f.cluster.Election; e != nil && e.LeaseDuration <= e.RenewDeadline {
+		return fmt.Errorf("--leader-elect-lease-duration: it is in whole seconds, so %v, which is not more than --leader-elect-renew-deadline, %v", e.LeaseDuration, e.RenewDeadline)
+	}
 	text, err := config.Encode(withoutSecrets(f.completed.Config))
 	if err != nil {
 		return err

@@ -64,6 +64,10 @@ func New(in *CompiledIn) *cobra.Command {
 		}
 		root.AddCommand(c)
 	}
+	for _, c := range []*cobra.Command{shadowCommand()} {
+		c.GroupID, c.Args = "client", cobra.NoArgs
+		root.AddCommand(c)
+	}
 	plugins := pluginCommand()
 	if in != nil && in.Host != nil {
 		in.Host.Hidden = true

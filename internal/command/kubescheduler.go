@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,7 +69,7 @@ func kubeSchedulerCommand(in *CompiledIn) *cobra.Command { return newKubeSchedul
 func (k *kubeScheduler) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   secureport.Component,
-		Short: "Run every role in this process, in kube-scheduler's place: with its flags, and nothing on disk",
+		Short: "Run every role in this process, in kube-scheduler's place: with its flags, and nothing that outlives the process",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return k.start(cmd) },
 	}
 	c.SetFlagErrorFunc(explainRemoved)
@@ -114,6 +116,7 @@ func (k *kubeScheduler) add(fs *pflag.FlagSet) {
 	fs.Lookup("http-listen").DefValue, k.options.HTTPListen = "", ""
 	section(fs, partsSection, func(fs *pflag.FlagSet) { addParts(fs, &k.options) })
 	section(fs, memberSection, func(fs *pflag.FlagSet) { addIdentity(fs, &k.common) })
+	fs.Lookup("lease-ttl").DefValue, k.common.LeaseTTL = aloneTTL.String(), aloneTTL
 	section(fs, etcdSection, func(fs *pflag.FlagSet) {
 		fs.StringVar(&k.options.DataDir, "data-dir", "", "where the embedded etcd keeps what it records; empty: nothing outlives the process, as with kube-scheduler")
 	})
@@ -146,6 +149,9 @@ func (k *kubeScheduler) addDeprecated(fs *pflag.FlagSet) {
 	k.cluster.addUnschedulable(fs)
 }
 
+// aloneTTL is the default of how long a role that fell silent keeps what it holds where nobody else could take it: a process that was held up goes on.
+const aloneTTL = 30 * time.Second
+
 const protobuf = "application/vnd.kubernetes.protobuf"
 
 // flagFates say what becomes of each of kube-scheduler's flags. Of those that begin with nothing, it is said in the log that they were given.
@@ -156,7 +162,7 @@ var flagFates = map[string]string{
 	"authentication-skip-lookup":                   same,
 	"authentication-token-webhook-cache-ttl":       same,
 	"authentication-tolerate-lookup-failure":       same,
-	"authorization-always-allow-paths":             same + "; of them, /healthz, /livez and /readyz are answered without looking at who asks",
+	"authorization-always-allow-paths":             same + ", but that it is not looked at who asks for one of them",
 	"authorization-kubeconfig":                     same,
 	"authorization-webhook-cache-authorized-ttl":   same,
 	"authorization-webhook-cache-unauthorized-ttl": same,
@@ -164,16 +170,16 @@ var flagFates = map[string]string{
 	"cert-dir":                                     same,
 	"client-ca-file":                               same,
 	"config":                                       same,
-	"contention-profiling":                         same,
+	"contention-profiling":                         same + "; where --config does not say it, true",
 	"disable-http2-serving":                        same,
 	"disabled-metrics":                             same,
 	"emulated-version":                             nothing + "Berth does as kube-scheduler " + secureport.Release,
 	"feature-gates":                                "all of Kubernetes " + secureport.Release + " are taken, of which those below mean something; of others that are not at their defaults, the log says why they change nothing; those that there are not, or that are locked, are refused",
 	"help":                                         same,
 	"http2-max-streams-per-connection":             same + "; by default it is 32",
-	"kube-api-burst":                               same + ", but that the default is 5000",
+	"kube-api-burst":                               same + ", but that the default is 5000, also where --config does not say it",
 	"kube-api-content-type":                        nothing + "Berth sends protobuf",
-	"kube-api-qps":                                 same + ", but that the default is 5000",
+	"kube-api-qps":                                 same + ", but that the default is 5000, also where --config does not say it",
 	"kubeconfig":                                   same + ", but that it is also for a --config that names none",
 	"leader-elect":                                 same,
 	"leader-elect-lease-duration":                  same,
@@ -192,7 +198,7 @@ var flagFates = map[string]string{
 	"min-compatibility-version":                    nothing + "Berth reads what every release from 1.34 on serves",
 	"permit-address-sharing":                       same,
 	"permit-port-sharing":                          same,
-	"pod-max-in-unschedulable-pods-duration":       same + ", in whole seconds",
+	"pod-max-in-unschedulable-pods-duration":       same + ", in whole seconds, and 1s where it is less",
 	"profiling":                                    same,
 	"requestheader-allowed-names":                  same,
 	"requestheader-client-ca-file":                 same,
@@ -223,6 +229,7 @@ const (
 func (k *kubeScheduler) finish(cmd *cobra.Command) error {
 	fs := cmd.Flags()
 	k.cluster.cluster.Source, k.cluster.election.allNames = "kube", true
+	k.beside(fs)
 	if k.options.Access.By == "" && (k.common.Listen != "" || k.options.HTTPListen != "") {
 		k.options.Access.By = roles.AccessKubernetes
 	}
@@ -243,12 +250,44 @@ func (k *kubeScheduler) finish(cmd *cobra.Command) error {
 	if err := secureport.SetGates(k.cluster.options.Serving); err != nil {
 		return fmt.Errorf("--%s: %w", gatesFlag, err)
 	}
+	for _, name := range slices.Sorted(maps.Keys(k.cluster.options.Client)) { // client-go reads them when it is first asked for a client
+		if err := os.Setenv("KUBE_FEATURE_"+name, strconv.FormatBool(k.cluster.options.Client[name])); err != nil {
+			return fmt.Errorf("--%s: %w", gatesFlag, err)
+		}
+	}
 	k.common.OpsPort = k.port
 	k.common.DisabledMetrics = k.disabledMetrics
+	switch e := k.cluster.cluster.Election; {
+	case e == nil:
+		k.cluster.notes = append(k.cluster.notes, "--leader-elect=false: nothing keeps other schedulers, another process of Berth's among them, from placing the same pods")
+	case e.Name != "kube-scheduler" || e.Namespace != "kube-system":
+		k.cluster.notes = append(k.cluster.notes, fmt.Sprintf("the Lease is %s/%s: a scheduler that holds kube-scheduler's own, kube-system/kube-scheduler, places the same pods", e.Namespace, e.Name))
+	}
 	k.options.Cluster = k.cluster.cluster
 	k.cluster.profile(&k.common)
 	k.log.level = fmt.Sprintf("INFO-%d", k.verbosity)
 	return nil
+}
+
+// besideFile are the flags that are for what is there without --config, as kube-scheduler has them.
+var besideFile = []string{"profiling", "contention-profiling", "kube-api-qps", "kube-api-burst"}
+
+// beside settles what flags mean beside a file, and where Berth takes less than kube-scheduler.
+func (k *kubeScheduler) beside(fs *pflag.FlagSet) {
+	if k.cluster.configFile != "" {
+		for _, name := range besideFile {
+			f := fs.Lookup(name)
+			if !f.Changed {
+				continue
+			}
+			k.cluster.notes = append(k.cluster.notes, fmt.Sprintf("--%s changes nothing: --config says it", name))
+			_ = f.Value.Set(f.DefValue) // which it has been set to before
+		}
+	}
+	if k.cluster.unschedulable < time.Second && k.cluster.unschedulable >= 0 {
+		k.cluster.notes = append(k.cluster.notes, fmt.Sprintf("--%s: %v is taken for 1s", unschedulableFlag, k.cluster.unschedulable))
+		k.cluster.unschedulable = time.Second
+	}
 }
 
 // check checks the flags that nobody else does.

@@ -228,6 +228,28 @@ func TestWhatCannotBeIsRefusedByName(t *testing.T) {
 	}
 }
 
+func TestWhatKubeSchedulerTakesStartsBerthToo(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nclientConnection: {kubeconfig: x, qps: -1}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k, err := inPlace(t, "--config="+file, "--pod-max-in-unschedulable-pods-duration=0s", "--profiling=false", "--leader-elect=false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := k.options.Cluster; c.KubeQPS != 0 || c.Settings.MaxUnschedulableSeconds != 1 || !k.common.Profiling {
+		t.Errorf("qps %v, %d s, profiling %t: want no limit, 1 s, and what there is where the file is silent", c.KubeQPS, c.Settings.MaxUnschedulableSeconds, k.common.Profiling)
+	}
+	for _, want := range []string{"--profiling changes nothing", "is taken for 1s", "--leader-elect=false: nothing keeps"} {
+		if !slices.ContainsFunc(k.cluster.notes, func(n string) bool { return strings.Contains(n, want) }) {
+			t.Errorf("nothing says %q: %q", want, k.cluster.notes)
+		}
+	}
+	if _, err := inPlace(t, "--kubeconfig=x", "--leader-elect-lease-duration=10500ms", "--leader-elect-renew-deadline=10200ms"); err == nil || !strings.Contains(err.Error(), "--leader-elect-lease-duration") {
+		t.Errorf("a lease that is shorter in whole seconds: %v", err)
+	}
+}
+
 func TestTheVersionInKubeSchedulersPlaceIsSaid(t *testing.T) {
 	for _, value := range []string{"--version", "--version=raw"} {
 		out, _, err := berth("", "kube-scheduler", value)

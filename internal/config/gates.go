@@ -18,8 +18,8 @@ import (
 type Options struct {
 	// The feature gates of kube-scheduler's that Berth has.
 	StorageCapacityScoring, VolumeLimitScaling bool
-	// Serving are those that were given of how the operators' endpoints are served, by name.
-	Serving map[string]bool
+	// Serving are those of how the operators' endpoints are served that are not as by default, and Client those of client-go.
+	Serving, Client map[string]bool
 	// RequireCSIDrivers is Berth's own; see cluster.Profile.
 	RequireCSIDrivers bool
 	// Plugins are those of plugin services, and the points of each.
@@ -204,7 +204,7 @@ var meaningless = map[string]string{
 	"LoggingBetaOptions":                      "it is about options of klog, which does not write Berth's log",
 	"MatchLabelKeysInPodTopologySpread":       "what the API server lets into pods counts",
 	"NativeHistograms":                        "Berth's histograms have fixed buckets, as kube-scheduler's without",
-	"NominatedNodeNameForExpectation":         "Berth records where a pod is to go in etcd, before anything else is written for it",
+	"NominatedNodeNameForExpectation":         "where a pod is to go is not written to it; if volumes or plugins take long, nobody reads it there",
 	"OpportunisticBatching":                   "Berth judges pods that are alike together in any case, and decides as if it did not",
 	"PodLevelResources":                       "what the API server lets into pods counts",
 	"SchedulerAsyncAPICalls":                  "Berth's writes to the API server hold up no decision in any case",
@@ -224,6 +224,9 @@ const noGroups = "Berth has no groups of pods: each pod is placed by itself"
 
 // ofServing are gates that say how the operators' endpoints are served: package secureport obeys them.
 var ofServing = []string{"AllowParsingUserUIDFromCertAuth", "CBORServingAndStorage", "RemoteRequestHeaderUID"}
+
+// ofClient are gates of client-go, which obeys them.
+var ofClient = []string{"AtomicFIFO", "ClientsAllowCARotation", "ClientsAllowCBOR", "ClientsAllowTLSCacheGC", "ClientsPreferCBOR", "InOrderInformersBatchProcess", "InformerResourceVersion", "UnlockWhileProcessingFIFO", "WatchListClient"}
 
 // why returns why a feature gate that Berth has not changes nothing.
 func why(name string) string {
@@ -258,8 +261,8 @@ func GateDoes(name string) string {
 	if is := knownGates()[name]; is.locked {
 		return "is locked"
 	}
-	if name == "AllAlpha" || name == "AllBeta" {
-		return "is for those that Berth has"
+	if name == allAlpha || name == allBeta {
+		return "is for all others of the stage, as in kube-scheduler"
 	}
 	return "nothing, if it is not at its default: " + why(name)
 }
@@ -269,7 +272,7 @@ func GateDoes(name string) string {
 func (o *Options) AcceptGates(gates []string) (notes []string, err error) {
 	own, given := o.gates(), make(map[string]bool)
 	var errs []error
-	o.Serving = make(map[string]bool)
+	o.Serving, o.Client = make(map[string]bool), make(map[string]bool)
 	for _, gate := range gates {
 		gate = strings.TrimPrefix(strings.TrimSpace(gate), "kube:")
 		if gate == "" {
@@ -297,25 +300,53 @@ func (o *Options) AcceptGates(gates []string) (notes []string, err error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	for _, name := range ofServing {
-		if on, ok := given[name]; ok {
-			o.Serving[name] = on
-		}
-	}
+	is := func(name string) bool { return effective(name, given) }
 	for name, field := range own {
-		*field = given["AllAlpha"] // all that Berth has are alpha
-		if on, ok := given[name]; ok {
-			*field = on
+		*field = is(name)
+	}
+	for _, name := range ofServing {
+		if known := knownGates()[name]; is(name) != known.on {
+			o.Serving[name] = is(name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(given)) {
-		switch is := knownGates()[name]; {
-		case own[name] != nil || given[name] == is.on || slices.Contains(ofServing, name):
-		case name == "AllAlpha" || name == "AllBeta":
-			notes = append(notes, fmt.Sprintf("--feature-gates: %s=%t is for those that Berth has (%s): the others stay at their defaults", name, given[name], listed(own)))
-		default:
-			notes = append(notes, fmt.Sprintf("--feature-gates: %s=%t changes nothing: %s", name, given[name], why(name)))
+	for _, name := range ofClient {
+		if known := knownGates()[name]; is(name) != known.on {
+			o.Client[name] = is(name)
+		}
+	}
+	// What is not as by default, of what kube-scheduler reads, and of what is given by name.
+	read := fixed()
+	for _, name := range slices.Sorted(maps.Keys(knownGates())) {
+		_, named := given[name]
+		_, reads := read[name]
+		switch {
+		case name == allAlpha || name == allBeta || own[name] != nil || slices.Contains(ofServing, name) || slices.Contains(ofClient, name):
+		case (named || reads) && is(name) != knownGates()[name].on:
+			notes = append(notes, fmt.Sprintf("--feature-gates: %s=%t changes nothing: %s", name, is(name), why(name)))
 		}
 	}
 	return notes, nil
+}
+
+// The gates that are about all others of a stage.
+const (
+	allAlpha = "AllAlpha"
+	allBeta  = "AllBeta"
+)
+
+// effective returns whether a feature gate is on where some are given: as it is given; else, if it can be changed, as those of its stage are; else as by default.
+func effective(name string, given map[string]bool) bool {
+	if on, ok := given[name]; ok {
+		return on
+	}
+	is := knownGates()[name]
+	if is.locked || name == allAlpha || name == allBeta {
+		return is.on
+	}
+	for all, stage := range map[string]string{allAlpha: alpha, allBeta: beta} {
+		if on, ok := given[all]; ok && is.stage == stage {
+			return on
+		}
+	}
+	return is.on
 }

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -14,8 +16,21 @@ func TestGatesAreTakenAsKubeSchedulerTakesThem(t *testing.T) {
 	if !o.StorageCapacityScoring || o.VolumeLimitScaling {
 		t.Errorf("the gates are %+v: want what is given of one, and of all else", o)
 	}
-	if len(notes) != 1 || !strings.HasPrefix(notes[0], "--feature-gates: AllAlpha=true is for those that Berth has (StorageCapacityScoring") {
-		t.Errorf("%q", notes)
+	// ComponentFlagz is given, and ComponentStatusz is a beta gate like many; the deprecated and the general ones stay.
+	for gate, want := range map[string]bool{"ComponentFlagz": false, "ComponentStatusz": true, "GenericWorkload": true, "SchedulerQueueingHints": false, "CPUManagerPolicyAlphaOptions": false} {
+		if is := slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, "--feature-gates: "+gate+"=") }); is != want {
+			t.Errorf("of %s it is said that it changes nothing: %t, want %t", gate, is, want)
+		}
+	}
+	if want := map[string]bool{"AllowParsingUserUIDFromCertAuth": false, "CBORServingAndStorage": true, "RemoteRequestHeaderUID": false}; !maps.Equal(o.Serving, want) {
+		t.Errorf("%v, want %v", o.Serving, want)
+	}
+	if on, ok := o.Client["WatchListClient"]; !ok || on {
+		t.Errorf("%v, want WatchListClient off", o.Client)
+	}
+	o = Options{}
+	if notes, err := o.AcceptGates([]string{"SchedulerAsyncPreemption=true"}); err != nil || len(notes)+len(o.Serving)+len(o.Client) > 0 {
+		t.Errorf("a gate at its default: %q, %v, %v, %v", notes, o.Serving, o.Client, err)
 	}
 	// Each that kube-scheduler reads has a reason of its own.
 	for name := range fixed() {

@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 )
 
 // EmbeddedConfig says where an embedded etcd keeps its data.
@@ -22,6 +23,8 @@ type EmbeddedConfig struct {
 	Dir           string       // data directory, created if needed, kept over restarts; one process at a time; required
 	Log           *slog.Logger // etcd's warnings and errors; nil means no log
 	UnsafeNoFsync bool         // do not wait for the disk: faster, and data is lost when the machine (not the process) dies
+	// Ephemeral says that the data goes with the process: it does not wait for the disk, and takes no more room than it has to. All embedded etcds of a process are, or none.
+	Ephemeral bool
 }
 
 // Embedded is an etcd of one member in this process. It listens on a Unix socket in its directory, which only the user that
@@ -53,6 +56,43 @@ const (
 	// last snapshot, which is cheap: the data is in its file. A write may have a megabyte; by default it keeps 5,000 and 10,000.
 	keepWrites, snapshotWrites = 100, 1000
 )
+
+// ephemeralPrefix begins the names of the folders of [Ephemeral].
+const ephemeralPrefix = "berth-etcd-"
+
+// ephemeralSegment is how large the files are in which etcd keeps its latest writes, where nobody reads them again. By default it makes two of 64 MB at once.
+const ephemeralSegment = 4 << 20
+
+// Ephemeral makes a folder of its own among temporary files, for data that goes with the process; an image may have no folder for these. It takes away those of processes that were killed.
+func Ephemeral() (string, error) {
+	parent := os.TempDir()
+	if err := os.MkdirAll(parent, 0o777|os.ModeSticky); err != nil {
+		return "", err
+	}
+	left, err := filepath.Glob(filepath.Join(parent, ephemeralPrefix+"*"))
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range left {
+		// Whoever uses one holds its lock. One that is not locked yet may be about to be: it is new.
+		info, err := os.Stat(dir)
+		if err != nil || time.Since(info.ModTime()) < ephemeralGrace {
+			continue
+		}
+		lock, err := fileutil.TryLockFile(filepath.Join(dir, "etcd", "lock"), os.O_WRONLY, 0o600)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			continue // it is used, or another user's
+		}
+		if lock != nil {
+			_ = lock.Close()
+		}
+		_ = os.RemoveAll(dir) // what cannot be taken away is in nobody's way
+	}
+	return os.MkdirTemp(parent, ephemeralPrefix)
+}
+
+// ephemeralGrace is how old a folder is at least that is taken away though it has no lock.
+const ephemeralGrace = time.Minute
 
 // StartEmbedded starts etcd and waits until it serves, or until ctx ends.
 // A directory that another process uses is an error at once. After an error that says that etcd cannot use its data,
@@ -133,7 +173,10 @@ func launch(cfg EmbeddedConfig, socket string, closing <-chan struct{}) (etcd *e
 	c.QuotaBackendBytes = quotaBytes
 	c.SnapshotCatchUpEntries, c.SnapshotCount = keepWrites, snapshotWrites
 	c.EnableGRPCGateway = false
-	c.UnsafeNoFsync = cfg.UnsafeNoFsync
+	c.UnsafeNoFsync = cfg.UnsafeNoFsync || cfg.Ephemeral
+	if cfg.Ephemeral {
+		wal.SegmentSizeBytes = ephemeralSegment
+	}
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(cfg.Log, closing))
 	return embed.StartEtcd(c)
 }

@@ -199,3 +199,60 @@ func TestTheEmbeddedEtcdCompactsAndHasAQuota(t *testing.T) {
 		t.Errorf("its quota is %d bytes, want 2 GiB to 8 GiB", d.Quota)
 	}
 }
+
+func TestAnEphemeralFolderOfAProcessThatWasKilledIsTakenAway(t *testing.T) {
+	parent, err := os.MkdirTemp("", "e") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(parent)
+	t.Setenv("TMPDIR", filepath.Join(parent, "none-yet"))
+	dirs := make([]string, 3) // of one that is used, one that was killed, and one that has just begun
+	for i := range dirs {
+		dir, err := Ephemeral()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs[i] = dir
+		if i == 2 {
+			continue
+		}
+		e, err := StartEmbedded(t.Context(), EmbeddedConfig{Dir: filepath.Join(dir, "etcd"), Ephemeral: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var size int64
+		if err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+			if info, infoErr := d.Info(); err == nil && infoErr == nil && !d.IsDir() {
+				size += info.Size()
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if size > 16<<20 {
+			t.Errorf("it takes %d bytes", size)
+		}
+		if i == 0 {
+			defer e.Close()
+			continue
+		}
+		if err := e.Close(); err != nil { // which gives the lock back, as the kernel does of one that is killed
+			t.Fatal(err)
+		}
+	}
+	old := time.Now().Add(-time.Hour)
+	for _, dir := range dirs[:2] {
+		if err := os.Chtimes(dir, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Ephemeral(); err != nil {
+		t.Fatal(err)
+	}
+	for i, there := range []bool{true, false, true} {
+		if _, err := os.Stat(dirs[i]); (err == nil) != there {
+			t.Errorf("folder %d: %v, there %t", i, err, there)
+		}
+	}
+}

@@ -69,7 +69,7 @@ type env struct {
 	measured *memberMetrics
 	hosted   sync.Map      // measures, by the scheduler name of the profile, or the name of the service behind hostedService
 	etcd     *certs.Source // nil: plaintext, or the system's authorities
-	ops      operations    // complete before serving begins
+	ops      *operations   // complete before serving begins
 	filling  *etcdWatch    // of processes with binders or gateways, otherwise nil
 	drain    func()        // begins the end of the process; nil: several roles share it
 }
@@ -125,11 +125,20 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 			end()
 		}
 	}
+	var port *secureport.Port
+	if c.OpsPort != nil {
+		if port, err = c.OpsPort.Listen(); err != nil {
+			return fmt.Errorf("listen for operators: %w", err)
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	if err := run(ctx, e, g); err != nil {
 		g.Go(func() error { return err })
-	} else if c.OpsPort != nil {
-		g.Go(func() error { return e.serveOpsPort(ctx) })
+		if port != nil {
+			_ = port.Listener().Close() // the error before is the one to tell
+		}
+	} else if port != nil {
+		g.Go(func() error { return e.serveOpsPort(ctx, port) })
 	} else if c.OpsListen != "" {
 		g.Go(func() error { return e.serveOps(ctx) })
 	}

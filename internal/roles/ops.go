@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +29,7 @@ type operations struct {
 	members []named
 	config  map[string]any // of /configz, by component
 	own     map[string]any // of it, Berth's own settings, by what they are of
+	synced  atomic.Bool    // the cluster has been followed, in kube-scheduler's place
 }
 
 // named is a member under the name of its check: its role, with a number from the second of a role on.
@@ -42,11 +44,11 @@ const (
 	configOfBerth     = "berth.dev"
 )
 
-func newOperations(c Common) operations {
+func newOperations(c Common) *operations {
 	own := map[string]any{"process": map[string]any{
 		"id": c.ID, "etcdPrefix": c.EtcdPrefix, "leaseTTL": c.LeaseTTL.String(), "profiling": c.Profiling, "tls": c.TLS.Cert != "",
 	}}
-	return operations{started: time.Now(), own: own, config: map[string]any{configOfBerth: own}}
+	return &operations{started: time.Now(), own: own, config: map[string]any{configOfBerth: own}}
 }
 
 // add makes a member part of readiness and status.

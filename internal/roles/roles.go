@@ -146,6 +146,7 @@ type AllOptions struct {
 	Queue
 	DataDir       string // of the embedded etcd; "" means a folder that is gone when the process ends, and no waiting for the disk
 	UnsafeNoFsync bool   // the embedded etcd does not wait for the disk: for tests and the demo
+	Ephemeral     bool   // as coord.EmbeddedConfig has it; set where DataDir is empty
 	Queues        int    // 0 means 1
 	FilterWorkers int    // 0 means 1
 	ScoreWorkers  int    // 0 means 1
@@ -155,31 +156,23 @@ type AllOptions struct {
 	Serving func(grpcAddress, httpAddress string)
 }
 
-// ephemeral makes a folder of its own among temporary files. An image may have no folder for these.
-func ephemeral() (string, error) {
-	if err := os.MkdirAll(os.TempDir(), 0o777|os.ModeSticky); err != nil {
-		return "", err
-	}
-	return os.MkdirTemp("", "berth-etcd-")
-}
-
 // All runs every role in this process, over in-memory gRPC; only the gateway listens on TCP, at c.Listen, if that is not empty. All but the
 // binder share one replica, and what has been evaluated on it.
 func All(ctx context.Context, c Common, o AllOptions) error {
 	if len(c.EtcdEndpoints) == 0 {
 		if o.DataDir == "" {
-			dir, err := ephemeral()
+			dir, err := coord.Ephemeral()
 			if err != nil {
-				return fmt.Errorf("make data directory: %w", err)
+				return fmt.Errorf("make a folder for the embedded etcd, which goes with the process: %w", err)
 			}
 			defer os.RemoveAll(dir)
-			o.DataDir, o.UnsafeNoFsync = dir, true
+			o.DataDir, o.Ephemeral = dir, true
 		}
 		if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
 		}
 		etcd, err := coord.StartEmbedded(ctx, coord.EmbeddedConfig{
-			Dir: filepath.Join(o.DataDir, "etcd"), Log: c.Log, UnsafeNoFsync: o.UnsafeNoFsync,
+			Dir: filepath.Join(o.DataDir, "etcd"), Log: c.Log, UnsafeNoFsync: o.UnsafeNoFsync, Ephemeral: o.Ephemeral,
 		})
 		if err != nil {
 			return err
@@ -289,6 +282,11 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 			return err
 		}
 		cfg.SharedNames = by.Names
+		if e.embedded != nil && e.OpsPort != nil {
+			if cfg.Host, err = os.Hostname(); err != nil {
+				return fmt.Errorf("find the name of this host: %w", err)
+			}
+		}
 	}
 	s, err := binder.New(cfg)
 	if err != nil {

@@ -50,6 +50,9 @@ type OpsConfig struct {
 	Healthz func() []Check
 	// Admit lets a request in, or returns an error of [Error]. Nil lets everyone in. It is not asked about what is open.
 	Admit func(*http.Request) error
+	// AdmitCaller, if it is not nil, is instead of Admit, and says whether it is known who asks, for strangers may be let in too. Their requests, and those for what is open, count as
+	// nobody's where connections and requests are divided.
+	AdmitCaller func(*http.Request) (known bool, err error)
 	// Open reports whether a request is answered to everyone; nil: those for /healthz, /livez and /readyz are.
 	Open func(*http.Request) bool
 	// AllowedHost reports whether requests may be for a host, as their headers name it, without its port; nil allows all. It is not asked
@@ -67,6 +70,9 @@ type OpsConfig struct {
 	// Structured returns what answers requests for a path, /flagz or /statusz, that accept something else than text; paths are all that are served. Nil: they are
 	// answered with text too.
 	Structured func(path string, paths []string) http.Handler
+	// More are further handlers, by path, for GET. ObserveHealth hears of each check of health, by its endpoint (healthz, livez or readyz); nil: nobody does.
+	More          map[string]http.Handler
+	ObserveHealth func(r *http.Request, endpoint string, check Check)
 	// Streams is how many requests one connection of HTTP/2 may have at once; 0 means the server's own choice, and below 0 that HTTP/2 is not served.
 	Streams int
 }
@@ -148,7 +154,7 @@ func opsHandler(cfg OpsConfig) http.Handler {
 		mux.Handle("GET "+path, h)
 	}
 	for _, path := range openPaths {
-		h := &healthEndpoint{name: path[1:], withhold: cfg.Admit != nil}
+		h := &healthEndpoint{name: path[1:], withhold: cfg.Admit != nil || cfg.AdmitCaller != nil, observe: cfg.ObserveHealth}
 		switch path {
 		case "/readyz":
 			h.checks = cfg.Checks
@@ -165,6 +171,9 @@ func opsHandler(cfg OpsConfig) http.Handler {
 	handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: opsScrapes}))
 	if cfg.PluginMetrics != nil {
 		mux.HandleFunc("GET "+pluginMetricsPath+"{process...}", pluginMetrics(cfg.PluginMetrics))
+	}
+	for path, h := range cfg.More {
+		handle(path, h)
 	}
 	handle("/configz", configz(cfg.Config))
 	name := cmp.Or(cfg.Name, "berth")
@@ -258,6 +267,10 @@ func checkPage(r *http.Request, allowed func(host string) bool) error {
 func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 	under := make(chan struct{}, opsRequests)
 	reviews, scrapes, ofPlugins := NewShare(opsReviews, 0), NewShare(opsScrapes, 0), NewShare(opsScrapes, 0)
+	admit := cfg.AdmitCaller
+	if admit == nil && cfg.Admit != nil {
+		admit = func(r *http.Request) (bool, error) { return true, cfg.Admit(r) }
+	}
 	open := cfg.Open
 	if open == nil {
 		open = func(r *http.Request) bool { return slices.Contains(openPaths, r.URL.Path) }
@@ -273,8 +286,13 @@ func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 			refuse(w, err)
 			return
 		}
-		if cfg.Admit != nil && !open {
-			if err := review(r, cfg.Admit, reviews); err != nil {
+		known := cfg.AdmitCaller == nil
+		if admit != nil && !open {
+			var err error
+			if known, err = review(r, admit, reviews); err != nil {
+				if r.ProtoMajor == 2 && !known {
+					w.Header().Set("Connection", "close") // who is not known does not ask again and again on one connection
+				}
 				refuse(w, err)
 				return
 			}
@@ -298,18 +316,20 @@ func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 			}
 			defer scrapes.Give(address, 1)
 		}
-		Vouch(r.Context(), address)
+		if known {
+			Vouch(r.Context(), address)
+		}
 		next.ServeHTTP(w, r)
 	})
 }
 
 // review asks whether a request is admitted. A certificate, which the listener has verified, is looked at and no more; of the others, who
 // may have to be asked about elsewhere, addresses have shares.
-func review(r *http.Request, admit func(*http.Request) error, reviews *Share) error {
+func review(r *http.Request, admit func(*http.Request) (bool, error), reviews *Share) (known bool, err error) {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		address := AddressOfRequest(r)
 		if !reviews.Take(address, 1) {
-			return Exhausted(ReasonQueueFull, time.Second, "%d requests are being admitted, and of one address as many as leave room for as many again", opsReviews)
+			return false, Exhausted(ReasonQueueFull, time.Second, "%d requests are being admitted, and of one address as many as leave room for as many again", opsReviews)
 		}
 		defer reviews.Give(address, 1)
 	}
@@ -318,6 +338,7 @@ func review(r *http.Request, admit func(*http.Request) error, reviews *Share) er
 
 // refuse answers with an error of [Error].
 func refuse(w http.ResponseWriter, err error) {
+	w.Header().Set("Cache-Control", "no-cache, private")
 	s, code := status.Convert(err), http.StatusInternalServerError
 	text := s.Message()
 	switch s.Code() {

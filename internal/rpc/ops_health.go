@@ -20,6 +20,13 @@ type healthEndpoint struct {
 	checks func() []Check // besides ping; nil: none
 	// withhold keeps the reasons from those who may ask for the whole: they are strangers. One check alone says its reason.
 	withhold bool
+	observe  func(r *http.Request, endpoint string, check Check) // nil: nobody hears of what is checked
+}
+
+func (h *healthEndpoint) seen(r *http.Request, check Check) {
+	if h.observe != nil {
+		h.observe(r, h.name, check)
+	}
 }
 
 func (h *healthEndpoint) read() []Check {
@@ -36,6 +43,9 @@ func (h *healthEndpoint) all(w http.ResponseWriter, r *http.Request) {
 	var lines strings.Builder
 	failed := false
 	for _, check := range h.read() {
+		if !slices.Contains(excluded, check.Name) {
+			h.seen(r, check)
+		}
 		switch {
 		case slices.Contains(excluded, check.Name):
 			excluded = slices.DeleteFunc(excluded, func(name string) bool { return name == check.Name })
@@ -68,6 +78,9 @@ func (h *healthEndpoint) all(w http.ResponseWriter, r *http.Request) {
 
 func (h *healthEndpoint) one(w http.ResponseWriter, r *http.Request) {
 	for _, check := range h.read() {
+		if check.Name == r.PathValue("name") {
+			h.seen(r, check)
+		}
 		switch {
 		case check.Name != r.PathValue("name"):
 		case check.Err != nil:

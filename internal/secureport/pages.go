@@ -1,11 +1,13 @@
 package secureport
 
 import (
+	"context"
 	"net/http"
 
 	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/apiserver/pkg/server/statusz"
 	"k8s.io/component-base/compatibility"
+	"k8s.io/component-base/metrics/prometheus/slis"
 )
 
 // Component is what kube-scheduler calls itself.
@@ -33,5 +35,19 @@ func Structured(flagValues map[string]string) func(path string, paths []string) 
 		flagz.Install(all, Component, flags(flagValues))
 		statusz.Install(all, Component, statusz.NewRegistry(compatibility.NewEffectiveVersionFromString(Release, "", ""), statusz.WithListedPaths(paths)))
 		return all[path]
+	}
+}
+
+// SLIs returns what answers /metrics/slis, and what is to hear of each check of health.
+func SLIs() (path string, handler http.Handler, observe func(ctx context.Context, endpoint, check string, healthy bool)) {
+	all := make(handlers)
+	slis.SLIMetricsWithReset{}.Install(all)
+	path = "/metrics/slis"
+	return path, all[path], func(ctx context.Context, endpoint, check string, healthy bool) {
+		status := slis.Success
+		if !healthy {
+			status = slis.Error
+		}
+		_ = slis.ObserveHealthcheck(ctx, check, endpoint, status) // of another status it would not know
 	}
 }

@@ -5,13 +5,16 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
 	"google.golang.org/grpc/codes"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/path"
 	"k8s.io/apiserver/pkg/endpoints/filters"
@@ -72,38 +75,38 @@ func (o *Options) Validate() error {
 
 // Port is an open port with what it takes to serve it.
 type Port struct {
+	options       *Options
 	info          *server.SecureServingInfo
 	authenticator authenticator.Request
 	authorizer    authorizer.Authorizer
 	open          authorizer.Authorizer // of paths that everybody may get
 	tls           *tls.Config
 	controllers   []func(context.Context)
+	Log           *slog.Logger // of what comes of callers; set before Admit is called
 }
 
-// Open binds the port, makes a certificate if none is given, and reads what says who callers are, of which a part is in the cluster. It returns nil if
-// --secure-port is 0. If the API server does not answer it goes on without, as kube-scheduler does, unless the flags forbid that. Close the port, or Run it.
-func (o *Options) Open(ctx context.Context) (*Port, error) {
+// Listen binds the port, and makes a certificate if none is given, or reads the one that is. It returns nil if --secure-port is 0. Open it then, or close its listener.
+func (o *Options) Listen() (*Port, error) {
 	if o.Serving.BindPort == 0 {
 		return nil, nil
 	}
 	if err := o.Serving.MaybeDefaultWithSelfSignedCerts("localhost", nil, []net.IP{net.IPv4(127, 0, 0, 1)}); err != nil {
 		return nil, fmt.Errorf("make a certificate: %w", err)
 	}
-	p := new(Port)
+	p := &Port{options: o}
 	if err := o.Serving.ApplyTo(&p.info); err != nil {
 		if o.Serving.Listener != nil {
 			_ = o.Serving.Listener.Close() // the error before is the one to tell
 		}
 		return nil, err
 	}
-	if err := o.openFor(ctx, p); err != nil {
-		_ = p.info.Listener.Close()
-		return nil, err
-	}
 	return p, nil
 }
 
-func (o *Options) openFor(ctx context.Context, p *Port) (err error) {
+// Open reads what says who callers are, of which a part is in the cluster. If the API server does not answer it goes on without, as kube-scheduler does, unless the flags forbid
+// that. It may take as long as the API server does not answer, whatever ctx says: k8s.io/apiserver asks it so.
+func (p *Port) Open(ctx context.Context) (err error) {
+	o := p.options
 	var who server.AuthenticationInfo
 	if err := o.Authentication.ApplyTo(&who, p.info, nil); err != nil {
 		return err
@@ -183,44 +186,47 @@ func (p *Port) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Open reports whether everybody may do what a request asks for, whoever it is: --authorization-always-allow-paths.
-func (p *Port) Open(r *http.Request) bool {
+// IsOpen reports whether everybody may do what a request asks for, whoever it is: --authorization-always-allow-paths.
+func (p *Port) IsOpen(r *http.Request) bool {
 	decision, _, err := p.open.Authorize(r.Context(), authorizer.AttributesRecord{Path: r.URL.Path, Verb: strings.ToLower(r.Method)})
 	return err == nil && decision == authorizer.DecisionAllow
 }
 
-// Admit finds out who asks, and whether that one may. A caller whom nothing names is system:anonymous. An error is one of [rpc.Error].
-func (p *Port) Admit(r *http.Request) error {
+// Admit finds out who asks, and whether that one may; known is that somebody does: a caller whom nothing names is system:anonymous. An error is one of [rpc.Error].
+func (p *Port) Admit(r *http.Request) (known bool, err error) {
 	ctx := r.Context()
 	if p.authenticator != nil {
 		who, ok, err := p.authenticator.AuthenticateRequest(r)
 		if err != nil || !ok {
-			return rpc.Error(codes.Unauthenticated, ReasonUnknownCaller, "Unauthorized")
+			p.Log.Info("a caller is not known", "err", err)
+			return false, rpc.Error(codes.Unauthenticated, ReasonUnknownCaller, "Unauthorized")
 		}
+		known = who.User.GetName() != user.Anonymous && !slices.Contains(who.User.GetGroups(), user.AllUnauthenticated)
 		ctx = apirequest.WithUser(ctx, who.User)
 	}
 	resolver := apirequest.RequestInfoFactory{}
 	info, err := resolver.NewRequestInfo(r)
 	if err != nil {
-		return rpc.Error(codes.Internal, ReasonNoAnswer, "read the request: %v", err)
+		return known, rpc.Error(codes.Internal, ReasonNoAnswer, "read the request: %v", err)
 	}
 	attributes, err := filters.GetAuthorizerAttributes(apirequest.WithRequestInfo(ctx, info))
 	if err != nil {
-		return rpc.Error(codes.Internal, ReasonNoAnswer, "read the request: %v", err)
+		return known, rpc.Error(codes.Internal, ReasonNoAnswer, "read the request: %v", err)
 	}
 	decision, reason, err := p.authorizer.Authorize(ctx, attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
-		return nil
+		return known, nil
 	case err != nil:
-		return rpc.Error(codes.Internal, ReasonNoAnswer, "ask whether the caller may: %v", err)
+		p.Log.Warn("the API server does not say whether a caller may", "err", err)
+		return known, rpc.Error(codes.Internal, ReasonNoAnswer, "ask whether the caller may: %v", err)
 	}
-	name := "system:anonymous"
+	name := user.Anonymous
 	if u := attributes.GetUser(); u != nil {
 		name = u.GetName()
 	}
 	if reason != "" {
 		reason = ": " + reason
 	}
-	return rpc.Error(codes.PermissionDenied, ReasonForbidden, "forbidden: User %q cannot %s path %q%s", name, attributes.GetVerb(), attributes.GetPath(), reason)
+	return known, rpc.Error(codes.PermissionDenied, ReasonForbidden, "forbidden: User %q cannot %s path %q%s", name, attributes.GetVerb(), attributes.GetPath(), reason)
 }

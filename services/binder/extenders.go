@@ -23,10 +23,6 @@ const (
 	turnPause = 50 * time.Millisecond
 	// crowdPause is after how long a shard is told to come back where mostWaiting others wait already.
 	crowdPause = 500 * time.Millisecond
-	// leastAsked is how many nodes extenders are asked about in any case, as in kube-scheduler.
-	leastAsked = 100
-	// Where it is not said which percentage of nodes is enough, it is one less than mostPercentage for each percentageNodes nodes, and leastPercentage at least, as in kube-scheduler.
-	mostPercentage, leastPercentage, percentageNodes = 50, 5, 125
 	// mostWaiting is how many pods wait for an extender that has been asked about one for longer than turnWait: of the extenders that a pod waits for, the one that has been asked
 	// longest. Others are told at once to come back: though some extenders hang, of whose pods each member asks about a few, calls about others get through to the server, which
 	// runs 16 at a time. For one that is only busy all wait, in the order in which they came: who is told to come back would find that others have been quicker.
@@ -268,13 +264,10 @@ func (a *extenders) nodesOf(seen []seenNode, full bool, count int) []*extender.N
 // enough returns how many nodes are enough that can run a pod, of so many, at percentageOfNodesToScore: as in kube-scheduler, but where that is 0. Then Berth looks at all, unless each
 // pod has plugins called anew for each node: of these, kube-scheduler's number is enough.
 func enough(nodes int, percentage int32, anew bool) int {
-	switch {
-	case percentage >= 100, percentage <= 0 && !anew, nodes <= leastAsked:
+	if percentage <= 0 && !anew {
 		return nodes
-	case percentage <= 0:
-		percentage = max(leastPercentage, mostPercentage-int32(nodes/percentageNodes))
 	}
-	return max(leastAsked, int(int64(nodes)*int64(percentage)/100))
+	return engine.NodesToFind(nodes, percentage)
 }
 
 // sample returns so many of some nodes at most, in their order: each time those whose turn is next.

@@ -42,6 +42,7 @@ const lastWord = 2 * time.Second
 type names struct {
 	shared []string // in alphabetical order; empty: there is no lease
 	lease  Lease
+	host   string        // where etcd is, if it is this process's alone: a copy of its data elsewhere is another holder
 	wake   chan struct{} // holds one value while there is something to be judged
 
 	mu     sync.Mutex
@@ -107,11 +108,17 @@ func (n *names) waits(l *ledger, r source.Report) (until time.Time, ok bool) {
 	return until, stint != 0
 }
 
+// held reports whether the lease is held, by both clocks that there are: the one that nobody sets stands still while the machine is suspended, and the other may be set back. The caller holds mu.
+func (n *names) held() bool {
+	now := time.Now()
+	return now.Before(n.until) && now.Round(0).Before(n.until.Round(0))
+}
+
 // now returns the stint in which shared names are the term's, and until when they are at least; 0: they are not.
 func (n *names) now() (stint int64, until time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.begun || !time.Now().Before(n.until) {
+	if !n.begun || !n.held() {
 		return 0, time.Time{}
 	}
 	return n.stint, n.until
@@ -127,7 +134,7 @@ func (n *names) lasts(stint int64) bool {
 func (n *names) taken(until time.Time) (stint int64, fresh bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !time.Now().Before(n.until) { // others may have held it since
+	if !n.held() { // others may have held it since
 		n.stint++
 		n.begun, fresh = false, true
 		n.why = fmt.Sprintf("the lease %v has been taken, and what others have placed is being read", n.lease)
@@ -140,7 +147,7 @@ func (n *names) taken(until time.Time) (stint int64, fresh bool) {
 func (n *names) begin(stint int64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.stint != stint || !time.Now().Before(n.until) {
+	if n.stint != stint || !n.held() {
 		return false
 	}
 	n.begun, n.why = true, ""
@@ -154,13 +161,16 @@ func (n *names) lost(why string) {
 	n.begun, n.until, n.why = false, time.Time{}, why
 }
 
-// unknown takes in that nothing could be learnt about the lease. Until its time is over, it is held as before.
-func (n *names) unknown(why string) {
+// unknown takes in that nothing could be learnt about the lease. Until its time is over, it is held as before. It reports whether that is news.
+func (n *names) unknown(why string) (news bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !time.Now().Before(n.until) {
-		n.begun, n.why = false, why
+	if n.held() {
+		return true
 	}
+	news = n.why != why
+	n.begun, n.why = false, why
+	return news
 }
 
 // reason says why shared names are not the term's.
@@ -285,8 +295,9 @@ func (t *term) tryLease(ctx context.Context) (stint int64, fresh bool) {
 	switch {
 	case err != nil && ctx.Err() != nil:
 	case err != nil:
-		n.unknown(fmt.Sprintf("nothing is known of the lease %v: %v", n.lease, err))
-		t.log.Warn("lease not renewed", "lease", n.lease.String(), "err", err)
+		if n.unknown(fmt.Sprintf("nothing is known of the lease %v: %v", n.lease, err)) {
+			t.log.Warn("lease not renewed", "lease", n.lease.String(), "err", err)
+		}
 	case claim.Until.IsZero():
 		n.lost(fmt.Sprintf("%s holds the lease %v", claim.Holder, n.lease))
 	default:
@@ -300,6 +311,9 @@ func (t *term) tryAs(ctx context.Context) (source.Claim, error) {
 		holder, err := t.identity(ctx)
 		if err != nil {
 			return source.Claim{}, err
+		}
+		if t.names.host != "" {
+			holder += "_" + t.names.host
 		}
 		t.names.holder = holder
 	}
@@ -485,7 +499,7 @@ func (t *term) leaveNames(ctx context.Context, contested func(context.Context) (
 		return
 	}
 	n.mu.Lock()
-	holds, open := time.Now().Before(n.until), n.open
+	holds, open := n.held(), n.open
 	n.mu.Unlock()
 	select {
 	case <-t.lease:

@@ -38,6 +38,9 @@ type Config struct {
 	// place: other schedulers may have these names too.
 	Lease       Lease
 	SharedNames []string
+	// Host, if it is not empty, is added to the name under which the Lease is held: that of the machine, where etcd is this process's alone, so that a copy of its data that runs on another
+	// one does not take the Lease for its own.
+	Host string
 
 	// BindTimeouts say, by scheduler name, how long a placement waits for its claims to be bound; of one that is not there, 10 min.
 	BindTimeouts map[string]time.Duration

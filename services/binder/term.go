@@ -110,6 +110,7 @@ func (s *Service) termConfig(held *coord.Term, life life) termConfig {
 // newTerm makes a term of its parts, each of which is whole when it is made, of those before it.
 func newTerm(cfg termConfig) (*term, error) {
 	names := newNames(cfg.Lease, cfg.shared)
+	names.host = cfg.Host
 	backlog := newBacklog(cfg.MaxUnbound, cfg.places, names, cfg.metrics, cfg.Log)
 	preempting := &bound{limit: cfg.Preemptions}
 	preparing := newPreparing(cfg.MaxUnbound, cfg.BindWorkers)

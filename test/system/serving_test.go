@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"strings"
@@ -145,12 +146,15 @@ func TestTheSecurePortIsServedAsKubeSchedulers(t *testing.T) {
 		{"a check that is not", "/healthz", nil, http.StatusForbidden, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/livez/ping"}},
 		{"all is followed", "/readyz/sched-handler-sync", nil, http.StatusOK, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/readyz/sched-handler-sync"}},
 		{"it does not end", "/readyz/shutdown", nil, http.StatusOK, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/readyz/shutdown"}},
-		{"it elects", "/healthz/leaderElection", nil, http.StatusOK, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/healthz/*"}},
+		{"it elects", "/healthz/leaderElection", nil, http.StatusOK, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/healthz/*", "--leader-elect=true"}},
+		{"it does not elect", "/healthz/leaderElection", nil, http.StatusNotFound, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/healthz/*"}},
+		{"what is below a path that is allowed, and another one", "/healthz/../metrics", nil, http.StatusForbidden, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/healthz*"}},
+		{"health as a service level", "/metrics/slis", bearer, http.StatusOK, []string{"--authentication-kubeconfig", good, "--authorization-kubeconfig", good, "--kubeconfig", good}},
 		{"ready", "/readyz", nil, http.StatusOK, []string{"--kubeconfig", good}},
 		{"not ready without an API server", "/readyz", nil, http.StatusInternalServerError, []string{"--kubeconfig", with(t, good, "127.0.0.1", "127.0.0.2")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := startInPlace(t, append(c.flags, "--leader-elect=false")...)
+			p := startInPlace(t, append([]string{"--leader-elect=false"}, c.flags...)...)
 			if _, text := p.want(t, c.path, c.headers, c.code); strings.Contains(text, "WRONG") {
 				t.Errorf("it tells the token: %s", text)
 			}
@@ -169,6 +173,27 @@ func TestTheSecurePortIsServedAsKubeSchedulers(t *testing.T) {
 			}
 			return err
 		})
+	})
+
+	t.Run("a stranger asks once a connection", func(t *testing.T) {
+		p := startInPlace(t, "--kubeconfig", good, "--leader-elect=false")
+		addresses := make(map[string]bool)
+		for range 3 {
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { addresses[c.Conn.LocalAddr().String()] = true }})
+			if r, text, err := p.get(ctx, "/metrics", nil); err != nil || r.StatusCode != http.StatusForbidden || r.ProtoMajor != 2 {
+				t.Fatalf("%v, %q, %v", r, text, err)
+			}
+		}
+		if len(addresses) != 3 {
+			t.Errorf("it asks again on one connection: %v", addresses)
+		}
+		if r, _ := p.want(t, "/healthz", nil, http.StatusOK); r.ProtoMajor != 2 {
+			t.Errorf("health by %s", r.Proto)
+		}
+		slow := startInPlace(t, "--kubeconfig", good, "--leader-elect=false", "--disable-http2-serving")
+		if r, _ := slow.want(t, "/healthz", nil, http.StatusOK); r.ProtoMajor != 1 {
+			t.Errorf("without HTTP/2: %s", r.Proto)
+		}
 	})
 
 	t.Run("pages", func(t *testing.T) {
@@ -227,6 +252,9 @@ func TestTheSecurePortIsServedAsKubeSchedulers(t *testing.T) {
 				return fmt.Errorf("it runs")
 			}
 		})
+		if text := proc.LogTail(1 << 10); proc.Err() == nil || !strings.Contains(text, "berth: read the service account of this pod") {
+			t.Errorf("it ended with %v, and says:\n%s", proc.Err(), text)
+		}
 	})
 }
 

@@ -59,8 +59,9 @@ func binders(t *testing.T, log string) map[string][]string {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var event struct {
-			UserAgent string `json:"userAgent"`
-			ObjectRef struct {
+			UserAgent  string `json:"userAgent"`
+			RequestURI string `json:"requestURI"`
+			ObjectRef  struct {
 				Name string `json:"name"`
 			} `json:"objectRef"`
 			ResponseStatus struct {
@@ -74,6 +75,9 @@ func binders(t *testing.T, log string) map[string][]string {
 		agent, pod, status := theirs, event.ObjectRef.Name, event.ResponseStatus
 		if strings.HasSuffix(event.UserAgent, "/"+ours) { // also of a program that is called kube-scheduler
 			agent = ours
+			if !strings.Contains(event.RequestURI, "timeout=") {
+				t.Errorf("%s: the API server is not told when to give up: %s", pod, event.RequestURI)
+			}
 		}
 		switch {
 		case status.Code == http.StatusCreated:

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWhatKubeSchedulerWritesIsTaken has Berth read what kube-scheduler writes with --write-config-to, with the gates that change it, and both say the same of what Berth has.
+// TestWhatKubeSchedulerWritesIsTaken has Berth read what kube-scheduler writes with --write-config-to, with the gates that change it, and write by default what it has read.
 func TestWhatKubeSchedulerWritesIsTaken(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "scheduler.conf") // of a cluster that nobody asks
 	if err := os.WriteFile(kubeconfig, []byte(`apiVersion: v1
