@@ -64,7 +64,7 @@ func New(in *CompiledIn) *cobra.Command {
 		}
 		root.AddCommand(c)
 	}
-	for _, c := range []*cobra.Command{shadowCommand()} {
+	for _, c := range []*cobra.Command{doctorCommand(), shadowCommand()} {
 		c.GroupID, c.Args = "client", cobra.NoArgs
 		root.AddCommand(c)
 	}

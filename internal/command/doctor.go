@@ -1,0 +1,96 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/berth-scheduler/berth/internal/doctor"
+)
+
+func doctorCommand() *cobra.Command {
+	cl := clusterFlags{inPlace: true}
+	var output string
+	var within time.Duration
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what stands in the way of Berth in a cluster, before it takes over, and what to do about it; it changes nothing",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "text" && output != "json" {
+				return fmt.Errorf("--output: %q: want text or json", output)
+			}
+			cl.cluster.Source, cl.election.allNames = "kube", true
+			var found []doctor.Finding
+			cfg := doctor.Config{Kubeconfig: cl.cluster.Kubeconfig, Master: cl.cluster.Master, Names: []string{cl.schedulerName}, LeaseNamespace: "kube-system", LeaseName: "kube-scheduler"}
+			// 1. The configuration is what needs no cluster.
+			if err := cl.finish(cmd.Context(), cmd.Flags()); err != nil {
+				found = append(found, doctor.Finding{Check: "configuration", Level: doctor.Fail, What: err.Error(), Fix: "change what it names; berth config convert reads older versions"})
+			} else {
+				cfg.Kubeconfig, cfg.Names, cfg.LeaseName = cl.cluster.Kubeconfig, nil, ""
+				for _, p := range cl.completed.Profiles {
+					cfg.Names = append(cfg.Names, p.SchedulerName)
+				}
+				if e := cl.cluster.Election; e != nil {
+					cfg.LeaseNamespace, cfg.LeaseName = e.Namespace, e.Name
+				}
+				for _, note := range append(append([]string(nil), cl.completed.Notes...), cl.notes...) {
+					found = append(found, doctor.Finding{Check: "configuration", Level: doctor.Note, What: note})
+				}
+				found = append(found, doctor.Finding{Check: "configuration", Level: doctor.OK, What: fmt.Sprintf("it is one that Berth runs by, of %d profiles", len(cfg.Names))})
+			}
+			// 2. The cluster.
+			ctx, cancel := context.WithTimeout(cmd.Context(), within)
+			defer cancel()
+			more, err := doctor.Run(ctx, cfg)
+			if err != nil {
+				return err
+			}
+			found = append(found, more...)
+			if output == "json" {
+				err = json.NewEncoder(cmd.OutOrStdout()).Encode(found)
+			} else {
+				err = writeFindings(cmd.OutOrStdout(), found)
+			}
+			if n := doctor.Failed(found); err == nil && n > 0 {
+				err = fmt.Errorf("%d of %d findings stand in the way", n, len(found))
+			}
+			return err
+		},
+	}
+	fs := c.Flags()
+	rest := pflag.NewFlagSet("", pflag.ContinueOnError) // of which only the defaults are wanted
+	cl.addPlacing(rest)
+	cl.addUnschedulable(rest)
+	cl.cluster.KubeQPS, cl.cluster.KubeBurst = defaultQPS, defaultQPS
+	fs.StringVar(&cl.cluster.Kubeconfig, "kubeconfig", "", "the credentials that Berth would have (default: the service account of the pod Berth runs in)")
+	fs.StringVar(&cl.cluster.Master, "master", "", "the URL of the API server, instead of that of the kubeconfig")
+	cl.addFiles(fs)
+	fs.Lookup("write-config-to").Hidden = true
+	fs.StringVar(&cl.schedulerName, "scheduler-name", "default-scheduler", "spec.schedulerName of the pods that Berth would place, if there is no file")
+	fs.StringSliceVar(&cl.gates, gatesFlag, nil, "kube-scheduler's feature gates")
+	fs.BoolVar(&cl.election.elect, "leader-elect", true, "place pods only while holding the Lease")
+	cl.election.addLease(fs)
+	fs.DurationVar(&within, "within", 5*time.Minute, "after how long to give up")
+	fs.StringVarP(&output, "output", "o", "text", "text or json")
+	return c
+}
+
+// writeFindings writes findings for people.
+func writeFindings(w io.Writer, found []doctor.Finding) error {
+	for i, f := range found {
+		if _, err := fmt.Fprintf(w, "%-4s  %s: %s\n", f.Level, f.Check, f.What); err != nil {
+			return err
+		}
+		if f.Fix != "" && (i+1 == len(found) || found[i+1].Fix != f.Fix) { // what is to be done about several is said once
+			if _, err := fmt.Fprintf(w, "      → %s\n", f.Fix); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Right is what Berth has to be allowed to do.
+type Right struct {
+	Group, Resource, Subresource string
+	Verbs                        []string
+	For                          string // what Berth needs it for
+}
+
+// Rights are those that a binder needs of the API server, but for the Lease's. A test compares them with what is deployed.
+var Rights = []Right{
+	{"", "pods", "", []string{"get", "list", "watch"}, "what is to be placed, and what is"},
+	{"", "nodes", "", []string{"list", "watch"}, "where they go"},
+	{"", "namespaces", "", []string{"list", "watch"}, "affinity by namespaces"},
+	{"", "services", "", []string{"list", "watch"}, "the default spread constraints"},
+	{"", "replicationcontrollers", "", []string{"list", "watch"}, "the default spread constraints"},
+	{"apps", "replicasets", "", []string{"list", "watch"}, "the default spread constraints"},
+	{"apps", "statefulsets", "", []string{"list", "watch"}, "the default spread constraints"},
+	{"", "persistentvolumes", "", []string{"get", "list", "watch", "patch"}, "pods with volumes"},
+	{"", "persistentvolumeclaims", "", []string{"get", "list", "watch", "patch"}, "pods with volumes"},
+	{"storage.k8s.io", "storageclasses", "", []string{"list", "watch"}, "pods with volumes"},
+	{"storage.k8s.io", "csinodes", "", []string{"list", "watch"}, "pods with volumes"},
+	{"storage.k8s.io", "csidrivers", "", []string{"list", "watch"}, "pods with volumes"},
+	{"storage.k8s.io", "csistoragecapacities", "", []string{"list", "watch"}, "pods with volumes"},
+	{"storage.k8s.io", "volumeattachments", "", []string{"list", "watch"}, "pods with volumes"},
+	{"policy", "poddisruptionbudgets", "", []string{"list", "watch"}, "preemption"},
+	{"", "pods", "", []string{"delete"}, "preemption"},
+	{"", "pods", "binding", []string{"create"}, "placing pods"},
+	{"", "pods", "status", []string{"patch"}, "saying why a pod waits"},
+	{"events.k8s.io", "events", "", []string{"create", "patch"}, "events"},
+}
+
+const grant = "give the user the ClusterRoles system:kube-scheduler and system:volume-scheduler, or those of deploy/kustomize/base/rbac.yaml"
+
+// rights finds what the user of the kubeconfig may not do.
+func (x *examined) rights(ctx context.Context) ([]Finding, error) {
+	var out []Finding
+	asked := 0
+	may := func(a authorizationv1.ResourceAttributes) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		asked++
+		review, err := x.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &a},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return false, fmt.Errorf("ask what the user may: %w", err)
+		}
+		return review.Status.Allowed, nil
+	}
+	for _, r := range Rights {
+		var missing []string
+		for _, verb := range r.Verbs {
+			ok, err := may(authorizationv1.ResourceAttributes{Group: r.Group, Resource: r.Resource, Subresource: r.Subresource, Verb: verb})
+			if err != nil {
+				return out, err
+			}
+			if !ok {
+				missing = append(missing, verb)
+			}
+		}
+		if len(missing) > 0 {
+			out = append(out, Finding{Level: Fail, What: fmt.Sprintf("the user may not %s %s, which Berth needs for %s", strings.Join(missing, ", "), r.name(), r.For), Fix: grant})
+		}
+	}
+	if name := x.cfg.LeaseName; name != "" {
+		var missing []string
+		for _, verb := range []string{"get", "update"} {
+			ok, err := may(authorizationv1.ResourceAttributes{Group: "coordination.k8s.io", Resource: "leases", Namespace: x.cfg.LeaseNamespace, Name: name, Verb: verb})
+			if err != nil {
+				return out, err
+			}
+			if !ok {
+				missing = append(missing, verb)
+			}
+		}
+		if len(missing) > 0 {
+			out = append(out, Finding{Level: Fail, What: fmt.Sprintf("the user may not %s the lease %s/%s, without which no pod is placed", strings.Join(missing, ", "), x.cfg.LeaseNamespace, name),
+				Fix: grant + "; deploy/kustomize/components/lease has the Lease's"})
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, Finding{Level: OK, What: fmt.Sprintf("the user may do all that Berth does (%d questions)", asked)})
+	}
+	return out, nil
+}
+
+// name returns what RBAC calls the resource.
+func (r Right) name() string {
+	name := r.Resource
+	if r.Subresource != "" {
+		name += "/" + r.Subresource
+	}
+	if r.Group != "" {
+		name += "." + r.Group
+	}
+	return name
+}
