@@ -141,6 +141,9 @@ func encodeGates(e *Encoder, p Profile) {
 	e.Bool(p.VolumeLimitScaling)
 	e.Bool(p.RequireCSIDrivers)
 	list(e, p.StorageShape, encodePoint)
+	if p.TaintComparison { // the last of it: others hash as they did before there was this field
+		e.Bool(true)
+	}
 }
 func encodeNode(e *Encoder, n *Node) {
 	e.Text(n.Name)

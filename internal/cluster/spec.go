@@ -300,6 +300,8 @@ type Profile struct {
 	// StorageShape is by what VolumeBinding scores, by increasing utilization; empty unless kube-scheduler's feature gate
 	// StorageCapacityScoring is on.
 	StorageShape []ShapePoint
+	// TaintComparison is kube-scheduler's feature gate TaintTolerationComparisonOperators: tolerations with the operators Lt and Gt tolerate taints whose values are lower, or greater, integers.
+	TaintComparison bool
 	// PreEnqueues are the plugins of others that run at PreEnqueue, in order: they say which pods may be tried.
 	PreEnqueues []string
 	// QueueSort is the plugin of others that sorts the queue, the same of all profiles. "": none, and pods are sorted by priority, and then by time.
@@ -308,7 +310,7 @@ type Profile struct {
 
 // gated reports whether something is on that is off by default.
 func (p Profile) gated() bool {
-	return p.VolumeLimitScaling || p.RequireCSIDrivers || len(p.StorageShape) > 0
+	return p.VolumeLimitScaling || p.RequireCSIDrivers || len(p.StorageShape) > 0 || p.TaintComparison
 }
 
 // Settings are what all roles must agree on; the binder says them at the start of an epoch, and again when it gains or loses

@@ -39,6 +39,7 @@ type clusterFlags struct {
 	seed          uint64
 	election      electionFlags
 	inPlace       bool // the flags are kube-scheduler's, and so is what they mean beside a file
+	asks          bool // a person does, who names the kubeconfig that counts, and nothing is elected
 	compiledIn    compiledInFlags
 	written       []byte // what configFile has
 
@@ -69,7 +70,7 @@ const defaultQPS = 5000
 func (f *clusterFlags) addSchedule(fs *pflag.FlagSet) {
 	f.addPlacing(fs)
 	f.addUnschedulable(fs)
-	fs.StringSliceVar(&f.gates, gatesFlag, nil, "feature gates of kube-scheduler's, as NAME=true or NAME=false: StorageCapacityScoring, VolumeLimitScaling, or any other at its default")
+	fs.StringSliceVar(&f.gates, gatesFlag, nil, "feature gates of kube-scheduler's, as NAME=true or NAME=false: StorageCapacityScoring, TaintTolerationComparisonOperators, VolumeLimitScaling, or any other at its default")
 }
 
 // addUnschedulable adds a flag that kube-scheduler has too.
@@ -199,7 +200,7 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 	}
 	f.cluster.Gates = f.options.Gates()
 	f.cluster.Election = f.election.of(f.completed)
-	if e := f.cluster.Election; e != nil && e.LeaseDuration <= e.RenewDeadline {
+	if e := f.cluster.Election; e != nil && !f.asks && e.LeaseDuration <= e.RenewDeadline {
 		return fmt.Errorf("--leader-elect-lease-duration: it is in whole seconds, so %v, which is not more than --leader-elect-renew-deadline, %v", e.LeaseDuration, e.RenewDeadline)
 	}
 	text, err := config.Encode(withoutSecrets(f.completed.Config))
@@ -299,7 +300,7 @@ func (f *clusterFlags) fromFlags() (*configv1.KubeSchedulerConfiguration, error)
 func (f *clusterFlags) connection(fs *pflag.FlagSet, cfg *configv1.KubeSchedulerConfiguration) {
 	c := &cfg.ClientConnection
 	given := func(flag string) bool { return !f.inPlace && fs.Changed(flag) }
-	if given("kubeconfig") || c.Kubeconfig == "" {
+	if given("kubeconfig") || f.asks && fs.Changed("kubeconfig") || c.Kubeconfig == "" {
 		c.Kubeconfig = f.cluster.Kubeconfig
 	}
 	if given("kube-qps") || c.QPS == 0 {

@@ -464,7 +464,7 @@ func TestFeatureGatesReachEveryProfile(t *testing.T) {
 
 func TestFeatureGatesThatCannotBeSetAreNamed(t *testing.T) {
 	for gates, want := range map[string]string{
-		"VolumeLimitScalin=true":                               `--feature-gates: "VolumeLimitScalin": Berth has no such feature gate: it has StorageCapacityScoring, VolumeLimitScaling; and it takes, at their defaults, AllAlpha, `,
+		"VolumeLimitScalin=true":                               `--feature-gates: "VolumeLimitScalin": Berth has no such feature gate: it has StorageCapacityScoring, TaintTolerationComparisonOperators, VolumeLimitScaling; and it takes, at their defaults, AllAlpha, `,
 		"VolumeLimitScaling":                                   `--feature-gates: "VolumeLimitScaling": want VolumeLimitScaling=true or VolumeLimitScaling=false`,
 		"VolumeLimitScaling=perhaps":                           `--feature-gates: "VolumeLimitScaling=perhaps": want VolumeLimitScaling=true`,
 		"GangScheduling=true":                                  `--feature-gates: "GangScheduling=true": Berth does as kube-scheduler does with GangScheduling=false, its default, and has nothing else`,

@@ -14,7 +14,7 @@ import (
 )
 
 func doctorCommand() *cobra.Command {
-	cl := clusterFlags{inPlace: true}
+	cl := clusterFlags{inPlace: true, asks: true}
 	var output string
 	var within time.Duration
 	c := &cobra.Command{

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	cliflag "k8s.io/component-base/cli/flag"
 
+	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/roles"
 	"github.com/berth-scheduler/berth/internal/secureport"
@@ -250,10 +251,8 @@ func (k *kubeScheduler) finish(cmd *cobra.Command) error {
 	if err := secureport.SetGates(k.cluster.options.Serving); err != nil {
 		return fmt.Errorf("--%s: %w", gatesFlag, err)
 	}
-	for _, name := range slices.Sorted(maps.Keys(k.cluster.options.Client)) { // client-go reads them when it is first asked for a client
-		if err := os.Setenv("KUBE_FEATURE_"+name, strconv.FormatBool(k.cluster.options.Client[name])); err != nil {
-			return fmt.Errorf("--%s: %w", gatesFlag, err)
-		}
+	if err := setClientGates(k.cluster.options); err != nil {
+		return err
 	}
 	k.common.OpsPort = k.port
 	k.common.DisabledMetrics = k.disabledMetrics
@@ -266,6 +265,16 @@ func (k *kubeScheduler) finish(cmd *cobra.Command) error {
 	k.options.Cluster = k.cluster.cluster
 	k.cluster.profile(&k.common)
 	k.log.level = fmt.Sprintf("INFO-%d", k.verbosity)
+	return nil
+}
+
+// setClientGates sets client-go's feature gates, which it reads when it is first asked for a client. What the environment had counts no more, as with kube-scheduler.
+func setClientGates(o config.Options) error {
+	for _, name := range slices.Sorted(maps.Keys(o.Client)) {
+		if err := os.Setenv("KUBE_FEATURE_"+name, strconv.FormatBool(o.Client[name])); err != nil {
+			return fmt.Errorf("--%s: %w", gatesFlag, err)
+		}
+	}
 	return nil
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 func shadowCommand() *cobra.Command {
-	cl := clusterFlags{inPlace: true}
+	cl := clusterFlags{inPlace: true, asks: true}
 	var log LogFlags
 	o := roles.ShadowOptions{}
 	var output string
@@ -35,7 +35,13 @@ func shadowCommand() *cobra.Command {
 			if err := cl.finish(cmd.Context(), cmd.Flags()); err != nil {
 				return err
 			}
-			var err error
+			if n := len(cl.cluster.Extenders); n > 0 {
+				return fmt.Errorf("--config: it has %d extenders, which have a say in where pods go and are not asked here: follow with a file without them, if some pods interest none", n)
+			}
+			err := setClientGates(cl.options)
+			if err != nil {
+				return err
+			}
 			if o.Log, _, err = log.Open(); err != nil {
 				return err
 			}
@@ -89,8 +95,8 @@ func writeShadow(w io.Writer, r shadow.Report, nodes, enough int, last bool) err
 		return fmt.Sprintf("%.2f %%", float64(n)*100/float64(bound))
 	}
 	if !last {
-		_, err := fmt.Fprintf(w, "%s  %d pods bound, %s explained: %d same, %d equal, %d in another order, %d sampled; %d better, %d elsewhere, %d nowhere; %d could be placed\n",
-			time.Now().Format(time.TimeOnly), bound, percent(r.Explained()), r.Same, r.Equal, r.OtherOrder, r.Sampled, r.Better, r.Elsewhere, r.Nowhere, r.Places)
+		_, err := fmt.Fprintf(w, "%s  %d pods bound, %s explained: %d same, %d equal, %d in another order, %d sampled; %d better, %d elsewhere, %d nowhere; %d could be placed%s\n",
+			time.Now().Format(time.TimeOnly), bound, percent(r.Explained()), r.Same, r.Equal, r.OtherOrder, r.Sampled, r.Better, r.Elsewhere, r.Nowhere, r.Places, behind(r))
 		return err
 	}
 	fmt.Fprintf(w, "\n%d pods were bound on %d nodes since %s; %s of them are explained.\n\n", bound, nodes, r.Since.Format(time.DateTime), percent(r.Explained()))
@@ -98,11 +104,11 @@ func writeShadow(w io.Writer, r shadow.Report, nodes, enough int, last bool) err
 	row(r.Same, "Berth would have taken the same node")
 	row(r.Equal, "another one of the same score")
 	row(r.OtherOrder, "one of these two, in another order of the binds that were in flight")
-	row(r.Sampled, fmt.Sprintf("a better one: the scheduler stops looking at %d nodes that can run a pod, and took the best of as many", enough))
+	row(r.Sampled, fmt.Sprintf("a better one, of the few that may not have been among the %d nodes that can run a pod at which the scheduler stops looking", enough))
 	row(r.Better, "a better one, for no reason that is known")
 	row(r.Elsewhere, "another one: it would not have put the pod on the scheduler's")
 	row(r.Nowhere, "none")
-	fmt.Fprintf(w, "\n%d pods that the scheduler says fit nowhere would have been placed. Of %d pods that were bound nothing can be said.\n", r.Places, r.Unknown)
+	fmt.Fprintf(w, "\n%d pods that the scheduler says fit nowhere would have been placed. Besides, %d pods were bound of which nothing can be said: it was written to them, or to their claims, where they go, or the node has gone; and %d that were not seen before.\n", r.Places, r.Unknown, r.Unseen)
 	fmt.Fprintf(w, "\nFrom when a pod was seen to its bind: %s in the median, %s for 99 of 100, %s at most, the queue included.\nBerth's choice of a node: %s in the median, %s for 99 of 100, %s at most.\n",
 		seconds(r.Waited.P50), seconds(r.Waited.P99), seconds(r.Waited.Max), seconds(r.Choosing.P50), seconds(r.Choosing.P99), seconds(r.Choosing.Max))
 	for _, group := range []struct {
@@ -137,6 +143,14 @@ func writeShadow(w io.Writer, r shadow.Report, nodes, enough int, last bool) err
 	}
 	_, err := fmt.Fprintln(w)
 	return err
+}
+
+// behind says how far a report is behind, if it is.
+func behind(r shadow.Report) string {
+	if r.Behind < 1 {
+		return ""
+	}
+	return fmt.Sprintf("; %s behind", seconds(r.Behind))
 }
 
 // seconds returns a number of seconds for people.

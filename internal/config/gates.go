@@ -17,8 +17,8 @@ import (
 // Options are what a configuration means by, and does not say itself. Their zero value is what kube-scheduler does by default.
 type Options struct {
 	// The feature gates of kube-scheduler's that Berth has.
-	StorageCapacityScoring, VolumeLimitScaling bool
-	// Serving are those of how the operators' endpoints are served that are not as by default, and Client those of client-go.
+	StorageCapacityScoring, VolumeLimitScaling, TaintComparison bool
+	// Serving are those of how the operators' endpoints are served that are not as by default, and Client all those of client-go.
 	Serving, Client map[string]bool
 	// RequireCSIDrivers is Berth's own; see cluster.Profile.
 	RequireCSIDrivers bool
@@ -35,6 +35,7 @@ func OptionsOf(profiles []cluster.Profile) (o Options) {
 		p := &profiles[i]
 		o.StorageCapacityScoring = o.StorageCapacityScoring || len(p.StorageShape) > 0
 		o.VolumeLimitScaling = o.VolumeLimitScaling || p.VolumeLimitScaling
+		o.TaintComparison = o.TaintComparison || p.TaintComparison
 		o.RequireCSIDrivers = o.RequireCSIDrivers || p.RequireCSIDrivers
 	}
 	o.Plugins = foreign(profiles)
@@ -45,6 +46,7 @@ func OptionsOf(profiles []cluster.Profile) (o Options) {
 func (o *Options) gates() map[string]*bool {
 	return map[string]*bool{
 		"StorageCapacityScoring": &o.StorageCapacityScoring, "VolumeLimitScaling": &o.VolumeLimitScaling,
+		"TaintTolerationComparisonOperators": &o.TaintComparison,
 	}
 }
 
@@ -131,7 +133,6 @@ var fixedGates = map[string]standard{
 	"SchedulerPopFromBackoffQ":                {true, beta},
 	"SchedulerQueueingHints":                  {true, ga},
 	"SidecarContainers":                       {true, ga},
-	"TaintTolerationComparisonOperators":      {false, alpha},
 	"TopologyAwareWorkloadScheduling":         {false, alpha},
 	"VolumeAttributesClass":                   {true, ga},
 	"WorkloadAwarePreemption":                 {false, alpha},
@@ -210,7 +211,6 @@ var meaningless = map[string]string{
 	"SchedulerAsyncAPICalls":                  "Berth's writes to the API server hold up no decision in any case",
 	"SchedulerAsyncPreemption":                "evictions hold up no decision in any case",
 	"SchedulerPopFromBackoffQ":                "pods that back off are tried early in any case, if no other waits",
-	"TaintTolerationComparisonOperators":      "tolerations with the operators Lt and Gt tolerate nothing",
 }
 
 // families say it of the gates whose names begin so.
@@ -249,8 +249,9 @@ func why(name string) string {
 
 // ownGates say what the feature gates do that Berth has.
 var ownGates = map[string]string{
-	"StorageCapacityScoring": "as in kube-scheduler: nodes are scored by the room that CSIStorageCapacities tell of",
-	"VolumeLimitScaling":     "as in kube-scheduler: no pod comes to a node without the CSI drivers of its volumes, as far as these ask for that",
+	"StorageCapacityScoring":             "as in kube-scheduler: nodes are scored by the room that CSIStorageCapacities tell of",
+	"TaintTolerationComparisonOperators": "as in kube-scheduler: tolerations with the operators Lt and Gt tolerate taints whose values are lower, or greater, integers",
+	"VolumeLimitScaling":                 "as in kube-scheduler: no pod comes to a node without the CSI drivers of its volumes, as far as these ask for that",
 }
 
 // GateDoes returns what a feature gate does in Berth that kube-scheduler reads.
@@ -310,9 +311,7 @@ func (o *Options) AcceptGates(gates []string) (notes []string, err error) {
 		}
 	}
 	for _, name := range ofClient {
-		if known := knownGates()[name]; is(name) != known.on {
-			o.Client[name] = is(name)
-		}
+		o.Client[name] = is(name)
 	}
 	// What is not as by default, of what kube-scheduler reads, and of what is given by name.
 	read := fixed()

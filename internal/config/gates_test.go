@@ -29,7 +29,7 @@ func TestGatesAreTakenAsKubeSchedulerTakesThem(t *testing.T) {
 		t.Errorf("%v, want WatchListClient off", o.Client)
 	}
 	o = Options{}
-	if notes, err := o.AcceptGates([]string{"SchedulerAsyncPreemption=true"}); err != nil || len(notes)+len(o.Serving)+len(o.Client) > 0 {
+	if notes, err := o.AcceptGates([]string{"SchedulerAsyncPreemption=true"}); err != nil || len(notes)+len(o.Serving) > 0 || !o.Client["WatchListClient"] {
 		t.Errorf("a gate at its default: %q, %v, %v, %v", notes, o.Serving, o.Client, err)
 	}
 	// Each that kube-scheduler reads has a reason of its own.

@@ -24,6 +24,7 @@ func profileOf(cfg *configv1.KubeSchedulerConfiguration, p *configv1.KubeSchedul
 		PreEnqueues:        options.foreignAt(r, "preEnqueue"),
 		QueueSort:          options.queueSortOf(r),
 		VolumeLimitScaling: options.VolumeLimitScaling, RequireCSIDrivers: options.RequireCSIDrivers,
+		TaintComparison: options.TaintComparison,
 	}
 	if p.PercentageOfNodesToScore != nil { // 0, too, is said
 		out.PercentageOfNodesToScore = *p.PercentageOfNodesToScore

@@ -74,21 +74,42 @@ func Ephemeral() (string, error) {
 		return "", err
 	}
 	for _, dir := range left {
-		// Whoever uses one holds its lock. One that is not locked yet may be about to be: it is new.
-		info, err := os.Stat(dir)
-		if err != nil || time.Since(info.ModTime()) < ephemeralGrace {
-			continue
-		}
-		lock, err := fileutil.TryLockFile(filepath.Join(dir, "etcd", "lock"), os.O_WRONLY, 0o600)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			continue // it is used, or another user's
-		}
-		if lock != nil {
-			_ = lock.Close()
-		}
-		_ = os.RemoveAll(dir) // what cannot be taken away is in nobody's way
+		removeLeft(dir)
 	}
-	return os.MkdirTemp(parent, ephemeralPrefix)
+	dir, err := os.MkdirTemp(parent, ephemeralPrefix)
+	if err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(filepath.Join(dir, ephemeralMark), nil, 0o600)
+}
+
+// ephemeralMark is a file that [Ephemeral] makes in each folder: who has one of such a name otherwise keeps it.
+const ephemeralMark = "goes-with-the-process"
+
+// removeLeft takes away a folder of Ephemeral's that nobody uses. What cannot be taken away is in nobody's way.
+func removeLeft(dir string) {
+	info, err := os.Lstat(dir)
+	mark, markErr := os.Lstat(filepath.Join(dir, ephemeralMark))
+	if err != nil || markErr != nil || !info.IsDir() || !mark.Mode().IsRegular() || time.Since(info.ModTime()) < ephemeralGrace {
+		return // it is none of these, or so new that it may not be locked yet
+	}
+	// Whoever uses one holds its lock.
+	path := filepath.Join(dir, "etcd", "lock")
+	switch file, err := os.Lstat(path); {
+	case errors.Is(err, os.ErrNotExist):
+		if _, err := os.Lstat(filepath.Join(dir, "etcd")); !errors.Is(err, os.ErrNotExist) {
+			return
+		}
+	case err != nil || !file.Mode().IsRegular():
+		return
+	default:
+		lock, err := fileutil.TryLockFile(path, os.O_WRONLY, 0o600)
+		if err != nil {
+			return // it is used, or another user's
+		}
+		defer lock.Close()
+	}
+	_ = os.RemoveAll(dir)
 }
 
 // ephemeralGrace is how old a folder is at least that is taken away though it has no lock.

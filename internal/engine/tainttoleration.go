@@ -33,8 +33,8 @@ var taintToleration = Descriptor{
 				return codeFeasible
 			},
 			score: func(st *cluster.State, i cluster.NodeIndex) (untolerated int64) {
-				for _, t := range st.Nodes.Taints(i) {
-					if t.Effect == cluster.PreferNoSchedule && !tolerations.tolerate(t) {
+				for k, t := range st.Nodes.Taints(i) {
+					if t.Effect == cluster.PreferNoSchedule && !tolerations.tolerate(&st.Nodes, i, k) {
 						untolerated++
 					}
 				}
@@ -58,7 +58,7 @@ func (ts tolerations) survey(s *surveyor) surveyFunc {
 		n := &s.st.Nodes
 		cordoned := slices.ContainsFunc(out, func(l Lack) bool { return l.Help&HelpCordon != 0 })
 		for k, t := range n.Taints(i) {
-			if !keepsOff(t.Effect) || ts.tolerate(t) {
+			if !keepsOff(t.Effect) || ts.tolerate(n, i, k) {
 				continue
 			}
 			taint := &n.Spec[i].NodeShape.Taints[k]

@@ -29,15 +29,15 @@ type ShadowOptions struct {
 }
 
 const (
-	// shadowEvents is how many events of the cluster wait to be looked at: behind them, the API server waits.
-	shadowEvents = 1 << 16
+	// shadowEvents is how many events of the cluster wait to be taken: behind them, the API server waits.
+	shadowEvents = 1 << 13
 	// shadowLook is how often pods are looked at that the scheduler says fit nowhere.
 	shadowLook = 15 * time.Second
 	// shadowTick is how often it is looked whether what was in flight has arrived.
 	shadowTick = 100 * time.Millisecond
 )
 
-// told is an event, and when it came.
+// toldAt is an event, and when it came.
 type toldAt struct {
 	event source.Event
 	at    time.Time
@@ -104,10 +104,16 @@ func (f *following) run(ctx context.Context, g *errgroup.Group) error {
 	defer tick.Stop()
 	defer report.Stop()
 	defer look.Stop()
+	more := false // is to be looked at
 	for {
+		var at <-chan time.Time
+		if more {
+			at = now
+		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-at:
 		case t := <-f.events:
 			if err := f.shadow.Tell(t.event, t.at); err != nil {
 				return fmt.Errorf("follow the cluster: %w", err)
@@ -115,7 +121,7 @@ func (f *following) run(ctx context.Context, g *errgroup.Group) error {
 			continue
 		case refused := <-f.looks:
 			f.looked = false
-			f.shadow.Look(refused)
+			f.shadow.Look(refused, time.Now())
 		case <-tick.C:
 		case <-look.C:
 			f.look(g)
@@ -124,11 +130,19 @@ func (f *following) run(ctx context.Context, g *errgroup.Group) error {
 				return err
 			}
 		}
-		if err := f.shadow.Advance(time.Now(), false); err != nil {
+		var err error
+		if more, err = f.shadow.Advance(time.Now(), false); err != nil {
 			return fmt.Errorf("follow the cluster: %w", err)
 		}
 	}
 }
+
+// now is a channel that never waits.
+var now = func() <-chan time.Time {
+	c := make(chan time.Time)
+	close(c)
+	return c
+}()
 
 // look has it found out what the scheduler says of pods that wait: what is told of pods may wait for what is done with it, so nothing of the source is asked here.
 func (f *following) look(g *errgroup.Group) {
@@ -166,7 +180,7 @@ func (f *following) report(last bool) error {
 		return nil
 	}
 	nodes, enough := f.shadow.Nodes()
-	return f.o.Report(f.shadow.Report(), nodes, enough, last)
+	return f.o.Report(f.shadow.Report(time.Now()), nodes, enough, last)
 }
 
 // last tells what has been found, when nothing more is told.
@@ -182,8 +196,11 @@ func (f *following) last() error {
 		}
 		break
 	}
-	if err := f.shadow.Advance(time.Now(), true); err != nil {
-		return fmt.Errorf("follow the cluster: %w", err)
+	for more := true; more; {
+		var err error
+		if more, err = f.shadow.Advance(time.Now(), true); err != nil {
+			return fmt.Errorf("follow the cluster: %w", err)
+		}
 	}
 	return f.report(true)
 }

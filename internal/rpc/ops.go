@@ -70,7 +70,7 @@ type OpsConfig struct {
 	// Structured returns what answers requests for a path, /flagz or /statusz, that accept something else than text; paths are all that are served. Nil: they are
 	// answered with text too.
 	Structured func(path string, paths []string) http.Handler
-	// More are further handlers, by path, for GET. ObserveHealth hears of each check of health, by its endpoint (healthz, livez or readyz); nil: nobody does.
+	// More are further handlers of metrics, by path. ObserveHealth hears of each check of health, by its endpoint (healthz, livez or readyz); nil: nobody does.
 	More          map[string]http.Handler
 	ObserveHealth func(r *http.Request, endpoint string, check Check)
 	// Streams is how many requests one connection of HTTP/2 may have at once; 0 means the server's own choice, and below 0 that HTTP/2 is not served.
@@ -173,7 +173,8 @@ func opsHandler(cfg OpsConfig) http.Handler {
 		mux.HandleFunc("GET "+pluginMetricsPath+"{process...}", pluginMetrics(cfg.PluginMetrics))
 	}
 	for path, h := range cfg.More {
-		handle(path, h)
+		paths = append(paths, path)
+		mux.Handle(path, h)
 	}
 	handle("/configz", configz(cfg.Config))
 	name := cmp.Or(cfg.Name, "berth")
@@ -290,7 +291,7 @@ func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 		if admit != nil && !open {
 			var err error
 			if known, err = review(r, admit, reviews); err != nil {
-				if r.ProtoMajor == 2 && !known {
+				if code := status.Code(err); r.ProtoMajor == 2 && !known && (code == codes.Unauthenticated || code == codes.PermissionDenied) {
 					w.Header().Set("Connection", "close") // who is not known does not ask again and again on one connection
 				}
 				refuse(w, err)
@@ -305,7 +306,7 @@ func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 			return
 		}
 		address := AddressOfRequest(r)
-		scrapes, are := scrapes, r.URL.Path == "/metrics"
+		scrapes, are := scrapes, r.URL.Path == "/metrics" || cfg.More[r.URL.Path] != nil
 		if strings.HasPrefix(r.URL.Path, pluginMetricsPath) {
 			scrapes, are = ofPlugins, true
 		}

@@ -2,6 +2,7 @@ package shadow
 
 import (
 	"iter"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/engine"
 )
@@ -23,8 +24,17 @@ func (s *Shadow) Waiting() iter.Seq2[[2]string, string] {
 	}
 }
 
-// Look finds which of the pods that the scheduler has refused fit somewhere. A pod counts when that is so at two looks, one after the other: the scheduler may be about to try it again.
-func (s *Shadow) Look(refused []Refused) {
+// fitting is a pod that the scheduler has refused, and that fits somewhere.
+type fitting struct {
+	since time.Time
+	told  bool
+}
+
+// steady is for how long a pod has to fit before it counts: the scheduler may be about to try it again, and backs off for 10 s at most by default.
+const steady = 30 * time.Second
+
+// Look finds which of the pods that the scheduler has refused fit somewhere, at a time, and have for a while, at each look.
+func (s *Shadow) Look(refused []Refused, now time.Time) {
 	fits := make(map[engine.Subject]bool)
 	seen := make(map[string]bool)
 	for _, r := range refused {
@@ -47,9 +57,14 @@ func (s *Shadow) Look(refused []Refused) {
 			continue
 		}
 		seen[r.UID] = true
-		if s.fit[r.UID] != 1 {
-			continue // it did not at the last look, or has been counted
+		is, before := s.fit[r.UID]
+		if !before {
+			is.since = now
 		}
+		if s.fit[r.UID] = is; is.told || now.Sub(is.since) < steady {
+			continue
+		}
+		s.fit[r.UID] = fitting{is.since, true}
 		example := Example{Pod: r.Namespace + "/" + r.Name, Why: r.Why}
 		if best, ok := s.best(subject); ok {
 			example.Berth, example.Best = s.state.Nodes.Spec[best.Node].Name, best.Total
@@ -62,14 +77,12 @@ func (s *Shadow) Look(refused []Refused) {
 			delete(s.fit, uid)
 		}
 	}
-	for uid := range seen {
-		s.fit[uid] = min(s.fit[uid]+1, 2)
-	}
 }
 
 // Report returns what has been found so far.
-func (s *Shadow) Report() Report {
+func (s *Shadow) Report(now time.Time) Report {
 	out := s.report
+	out.Behind = s.Behind(now).Seconds()
 	out.Waited, out.Choosing = out.waited.quantiles(), out.choosing.quantiles()
 	return out
 }

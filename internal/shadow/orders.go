@@ -9,12 +9,12 @@ import (
 )
 
 // others calls try with the state as it would be if the binds around a pod's had come in other orders, with a sentence about each, until it returns true. The state is as it was
-// afterwards.
-func (s *Shadow) others(b bind, next []told, try func(how string) bool) error {
-	// 1. Which binds may have been in flight?
+// afterwards. Few says that only the likely ones are to be tried.
+func (s *Shadow) others(b bind, next []told, few bool, try func(how string) bool) error {
+	// 1. Which binds may have been in flight? Of one that had arrived before the pod came, or of whose pod nothing had been seen when the pod's arrived, the order is known.
 	var before []bind // the newest last
 	for _, r := range s.recent {
-		if b.at.Sub(r.at) <= lag {
+		if b.at.Sub(r.at) <= lag && b.since.Before(r.at) {
 			before = append(before, r)
 		}
 	}
@@ -23,15 +23,15 @@ func (s *Shadow) others(b bind, next []told, try func(how string) bool) error {
 		if len(behind) == around || t.at.Sub(b.at) > lag {
 			break
 		}
-		if is, ok := s.waits[t.event.Pod.UID]; ok && t.binds {
-			behind = append(behind, bind{is.pod, t.event, t.at, turn{is.pod.Priority, is.number}})
+		if is, ok := s.waits[t.event.Pod.UID]; ok && t.binds && is.since.Before(b.at) {
+			behind = append(behind, bind{is.pod, t.event, is.since, t.at, turn{is.pod.Priority, is.number}})
 		}
 	}
 	// 2. In which orders may they have been decided? First that of kube-scheduler's queue; then such in which some were later, or sooner, than they arrived.
 	sooner := slices.DeleteFunc(slices.Clone(behind), func(o bind) bool { return !o.turn.before(b.turn) })
 	later := slices.DeleteFunc(slices.Clone(before), func(o bind) bool { return o.turn.before(b.turn) })
 	orders := []struct{ without, with []bind }{{later, sooner}, {nil, sooner}, {later, nil}}
-	for k := 1; k <= max(len(before), len(behind)); k *= 2 {
+	for k := 1; !few && k <= max(len(before), len(behind)); k *= 2 {
 		if k <= len(before) {
 			orders = append(orders, struct{ without, with []bind }{before[len(before)-k:], nil})
 		}
@@ -68,8 +68,8 @@ func (s *Shadow) as(without, with []bind, try func() bool) (done bool, err error
 	}
 	done = try()
 	for i, b := range with {
-		e := source.Event{Kind: source.PodSet, Pod: b.pending}
-		if !was[i] {
+		e, known := s.last[b.pending.UID] // which the state had
+		if !was[i] || !known {
 			e = source.Event{Kind: source.PodGone, Pod: b.pending}
 		}
 		if err := s.again(b.pending.UID, e); err != nil {
@@ -77,7 +77,7 @@ func (s *Shadow) as(without, with []bind, try func() bool) (done bool, err error
 		}
 	}
 	for _, b := range without {
-		if err := s.fold.Observe(b.bound); err != nil {
+		if err := s.fold.Observe(s.last[b.pending.UID]); err != nil {
 			return false, err
 		}
 	}

@@ -12,17 +12,20 @@ type Report struct {
 	Same       int `json:"same"`       // Berth would have taken the same node,
 	Equal      int `json:"equal"`      // another one of the same total score,
 	OtherOrder int `json:"otherOrder"` // one of these two in another order of the binds that were in flight,
-	Sampled    int `json:"sampled"`    // a better one, where the scheduler stops looking when it has found enough nodes, and its own is the best of enough,
+	Sampled    int `json:"sampled"`    // a better one, where the scheduler stops looking when it has found enough nodes, and may well not have looked at the better ones,
 	Better     int `json:"better"`     // a better one for no reason that is known,
-	Elsewhere  int `json:"elsewhere"`  // another one, and never the scheduler's,
+	Elsewhere  int `json:"elsewhere"`  // another one, and not the scheduler's,
 	Nowhere    int `json:"nowhere"`    // none at all.
-	Unknown    int `json:"unknown"`    // Of these nothing can be said: the node has gone, or the pod was not seen before.
-	// Places are pods that the scheduler says fit nowhere, and for which Berth has found a node at two looks.
+	// Of these nothing can be said: the node has gone, or the pod was nominated, or has claims, which say where it is to go before it is bound.
+	Unknown int `json:"unknown"`
+	Unseen  int `json:"unseen"` // They were seen first when they were bound.
+	// Places are pods that the scheduler says fit nowhere, and for which Berth has found a node at each look for half a minute.
 	Places   int      `json:"places"`
 	Examples Examples `json:"examples"`
 	// How long the scheduler took from when a pod was seen first to when it was bound, its queue included, and how long Berth took to choose a node, in seconds.
 	Waited   Quantiles `json:"waited"`
 	Choosing Quantiles `json:"choosing"`
+	Behind   float64   `json:"behind"` // for how long what is told waits to be looked at, in seconds, beyond what it always waits
 
 	waited, choosing durations
 }

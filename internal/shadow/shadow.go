@@ -1,7 +1,10 @@
 package shadow
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -16,6 +19,8 @@ const (
 	// API server is slow.
 	around = 256
 	lag    = 2 * time.Second
+	// hurry is how many events wait to be looked at where only the likely orders are tried.
+	hurry = 1 << 13
 	// mostSeen bounds of how many pods that wait it is known since when.
 	mostSeen = 1 << 20
 )
@@ -40,6 +45,7 @@ type told struct {
 type bind struct {
 	pending source.Pod // as it was before
 	bound   source.Event
+	since   time.Time // when it was seen first
 	at      time.Time
 	turn    turn
 }
@@ -73,12 +79,14 @@ type Shadow struct {
 	evaluator *engine.Evaluator
 
 	synced  bool
-	ahead   []told             // what has been told and is not in the state yet
-	binds   int                // of these, how many bind a pod
-	recent  []bind             // the last that are in the state, oldest first
-	waits   map[string]waiting // by uid
-	binding map[string]bool    // by uid: those of waits of which ahead has the bind
-	fit     map[string]int     // by uid, of pods that the scheduler has refused: at how many looks, one after the other, they fit somewhere
+	ahead   []told                  // what has been told and is not in the state yet
+	binds   int                     // of these, how many bind a pod
+	recent  []bind                  // the last that are in the state, and still there, oldest first
+	last    map[string]source.Event // by uid, what the state has of the pods that are in waits or recent
+	coming  map[string]bool         // by uid: ahead has them bound, and they were not seen before
+	waits   map[string]waiting      // by uid
+	binding map[string]bool         // by uid: those of waits of which ahead has the bind
+	fit     map[string]fitting      // by uid, of pods that the scheduler has refused: since when they fit somewhere
 	numbers int64
 	totals  []engine.NodeTotal
 	report  Report
@@ -91,7 +99,8 @@ func New(cfg Config) (*Shadow, error) {
 	}
 	s := &Shadow{
 		cfg: cfg, names: make(map[string]*cluster.Profile), state: cluster.New(cluster.Version{Epoch: 1}),
-		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), waits: make(map[string]waiting), binding: make(map[string]bool), fit: make(map[string]int),
+		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), waits: make(map[string]waiting), binding: make(map[string]bool), fit: make(map[string]fitting), last: make(map[string]source.Event),
+		coming: make(map[string]bool),
 	}
 	if cfg.Now == nil {
 		s.cfg.Now = time.Now
@@ -102,7 +111,7 @@ func New(cfg Config) (*Shadow, error) {
 	if err := s.state.Apply(cluster.SettingsSet{Settings: cfg.Settings}); err != nil {
 		return nil, fmt.Errorf("settings: %w", err)
 	}
-	s.fold = ingest.New(s.state, s.state.Apply)
+	s.fold = ingest.New(s.state, s.state.Apply, ingest.KeepIDs) // what is tried comes and goes, and would use up ids
 	return s, nil
 }
 
@@ -112,10 +121,22 @@ func (s *Shadow) Tell(e source.Event, at time.Time) error {
 		if e.Kind == source.Synced {
 			s.synced = true
 			s.report.Since = at
+			s.renumber()
 			return nil
 		}
+		if e.Kind == source.PodGone || e.Kind == source.PodSet && e.Pod.NodeName != "" { // it has come and gone, or been bound, while all was read
+			delete(s.waits, e.Pod.UID)
+			delete(s.last, e.Pod.UID)
+		}
 		s.note(e, at)
-		return s.fold.Observe(e)
+		return s.observe(e)
+	}
+	_, waits := s.waits[e.Pod.UID]
+	if e.Kind == source.PodSet && e.Pod.NodeName != "" && !waits && s.names[e.Pod.Class.SchedulerName] != nil && !s.coming[e.Pod.UID] {
+		if _, there := s.state.PodByUID(e.Pod.UID); !there {
+			s.report.Unseen++
+			s.coming[e.Pod.UID] = true
+		}
 	}
 	s.note(e, at)
 	t := told{e, at, s.isBind(e)}
@@ -126,8 +147,39 @@ func (s *Shadow) Tell(e source.Event, at time.Time) error {
 	return nil
 }
 
+// renumber puts the pods that waited at the beginning in the order in which they were created: they were told in another.
+func (s *Shadow) renumber() {
+	uids := slices.SortedFunc(maps.Keys(s.waits), func(a, b string) int {
+		return cmp.Or(cmp.Compare(s.waits[a].pod.Created, s.waits[b].pod.Created), cmp.Compare(s.waits[a].number, s.waits[b].number))
+	})
+	for i, uid := range uids {
+		is := s.waits[uid]
+		is.number = int64(i + 1)
+		s.waits[uid] = is
+	}
+}
+
+// observe makes an event part of the state.
+func (s *Shadow) observe(e source.Event) error {
+	if e.Kind == source.PodSet {
+		_, waits := s.waits[e.Pod.UID]
+		if waits || slices.ContainsFunc(s.recent, func(b bind) bool { return b.pending.UID == e.Pod.UID }) {
+			s.last[e.Pod.UID] = e
+		}
+	}
+	return s.fold.Observe(e)
+}
+
 // Synced reports whether all has been told that there was at the beginning.
 func (s *Shadow) Synced() bool { return s.synced }
+
+// Behind returns since when what is told waits to be looked at, beyond the time that what was in flight takes; zero: it does not.
+func (s *Shadow) Behind(now time.Time) time.Duration {
+	if len(s.ahead) == 0 {
+		return 0
+	}
+	return max(0, now.Sub(s.ahead[0].at)-lag)
+}
 
 // note remembers when pods came that wait.
 func (s *Shadow) note(e source.Event, at time.Time) {
@@ -155,44 +207,60 @@ func (s *Shadow) isBind(e source.Event) bool {
 	return waited && !s.binding[e.Pod.UID]
 }
 
-// Advance looks at what has been told so long ago that what was in flight then has been told too, or at all if it is told to.
-func (s *Shadow) Advance(now time.Time, all bool) error {
-	n := 0
+// atOnce is how many binds one Advance looks at.
+const atOnce = 64
+
+// Advance looks at what has been told so long ago that what was in flight then has been told too, or at all if it is told to. It looks at some binds, and reports whether there is more to be
+// looked at.
+func (s *Shadow) Advance(now time.Time, all bool) (more bool, err error) {
+	n, looked := 0, 0
 	for n < len(s.ahead) && (all || s.binds > around || now.Sub(s.ahead[n].at) >= lag) {
+		if looked == atOnce {
+			more = true
+			break
+		}
 		t := s.ahead[n]
-		n++
+		if n++; t.binds {
+			looked++
+		}
 		if err := s.take(t, s.ahead[n:]); err != nil {
-			return err
+			return false, err
 		}
 	}
 	s.ahead = slices.Delete(s.ahead, 0, n)
-	return nil
+	if classes, labels := s.fold.Known(); classes+labels > mostIDs {
+		s.fold.Relearn()
+	}
+	return more, nil
 }
+
+// mostIDs is of how many classes and label sets that have come and gone the ids are kept.
+const mostIDs = 1 << 17
 
 // take makes an event part of the state, and judges it before if it binds a pod. Next is what has been told since.
 func (s *Shadow) take(t told, next []told) error {
 	e := t.event
+	delete(s.coming, e.Pod.UID)
 	if !t.binds {
 		if e.Kind == source.PodGone {
 			delete(s.waits, e.Pod.UID)
+			delete(s.last, e.Pod.UID)
+			s.recent = slices.DeleteFunc(s.recent, func(b bind) bool { return b.pending.UID == e.Pod.UID })
 		}
-		return s.fold.Observe(e)
+		return s.observe(e)
 	}
 	s.binds--
 	is := s.waits[e.Pod.UID]
-	b := bind{is.pod, e, t.at, turn{is.pod.Priority, is.number}}
+	b := bind{is.pod, e, is.since, t.at, turn{is.pod.Priority, is.number}}
 	if err := s.judge(b, is, next); err != nil {
 		return err
 	}
 	delete(s.waits, e.Pod.UID)
 	delete(s.binding, e.Pod.UID)
-	if err := s.fold.Observe(e); err != nil {
-		return err
+	for s.recent = append(s.recent, b); len(s.recent) > around; s.recent = slices.Delete(s.recent, 0, 1) {
+		delete(s.last, s.recent[0].pending.UID)
 	}
-	if s.recent = append(s.recent, b); len(s.recent) > around {
-		s.recent = slices.Delete(s.recent, 0, len(s.recent)-around)
-	}
-	return nil
+	return s.observe(e)
 }
 
 // finding is what is found of a pod that was bound to a node, in one state.
@@ -228,13 +296,11 @@ func (s *Shadow) find(uid, node string) (out finding, ok bool) {
 	}
 	began := s.cfg.Now()
 	defer func() { out.took = s.cfg.Now().Sub(began) }()
-	if only := row.RequiredNode; only != "" || row.Nominated == node {
-		if v, ok := s.evaluator.Node(s.state, subject, id, index); ok && v.Feasible() && (only == "" || only == node) {
+	if only := row.RequiredNode; only != "" {
+		if v, ok := s.evaluator.Node(s.state, subject, id, index); ok && v.Feasible() && only == node {
 			return finding{verdict: same, node: node, feasible: 1}, true
 		}
-		if only != "" {
-			return finding{verdict: nowhere}, true
-		}
+		return finding{verdict: nowhere}, true
 	}
 	best, ok := s.best(subject)
 	out.verdict, out.feasible = nowhere, len(s.totals)
@@ -269,26 +335,38 @@ func (s *Shadow) best(subject engine.Subject) (best engine.NodeTotal, ok bool) {
 	return best, ok
 }
 
-// sampled reports whether a scheduler that stops looking when it has found enough nodes may have taken one that scores so much: there are enough that score no more. It is of the totals of
-// the last find.
+// unlikely is how seldom a choice among enough nodes may be what is seen, if it is to explain it.
+const unlikely = 1e-4
+
+// sampled reports whether a scheduler that stops looking when it has found enough nodes may have taken one that scores so much: it is not all too unlikely that none of those that score more were
+// among as many, if these had been drawn. It is of the totals of the last find.
 func (s *Shadow) sampled(profile *cluster.Profile, f finding) bool {
 	enough := engine.NodesToFind(s.state.Nodes.Count(), profile.PercentageOfNodesToScore)
 	if f.verdict != worse || f.feasible <= enough {
 		return false
 	}
-	no := 0
+	better := 0
 	for i := range s.totals {
-		if s.totals[i].Total <= f.total {
-			no++
+		if s.totals[i].Total > f.total {
+			better++
 		}
 	}
-	return no >= enough
+	if f.feasible-better < enough {
+		return false // any so many have one of them
+	}
+	return math.Pow(1-float64(enough)/float64(f.feasible), float64(better)) > unlikely
 }
 
 // judge says what Berth would have done with a pod that has been bound, before the state has that.
 func (s *Shadow) judge(b bind, is waiting, next []told) error {
 	pod, node := &b.pending, b.bound.Pod.NodeName
 	profile := s.names[pod.Class.SchedulerName]
+	// Where a pod is to go, kube-scheduler writes to it, or to its claims, before it binds it: what Berth would have chosen without knowing that cannot be said.
+	id, there := s.state.PodByUID(pod.UID)
+	if !there || s.state.Pod(id).Nominated != "" || len(pod.Labels.Claims) > 0 {
+		s.report.Unknown++
+		return nil
+	}
 	is0, ok := s.find(pod.UID, node)
 	if !ok {
 		s.report.Unknown++
@@ -308,7 +386,7 @@ func (s *Shadow) judge(b bind, is waiting, next []told) error {
 	var other finding
 	var order string
 	found := false
-	if err := s.others(b, next, func(how string) bool {
+	if err := s.others(b, next, sampled || len(s.ahead) > hurry, func(how string) bool {
 		f, ok := s.find(pod.UID, node)
 		if ok && (f.verdict == same || f.verdict == equal) {
 			found, other, order = true, f, how

@@ -302,6 +302,7 @@ func profile(m *logv1.Profile) cluster.Profile {
 		PreEnqueues:              m.GetPreEnqueues(),
 		QueueSort:                m.GetQueueSort(),
 		VolumeLimitScaling:       m.GetVolumeLimitScaling(),
+		TaintComparison:          m.GetTaintComparison(),
 		RequireCSIDrivers:        m.GetRequireCsiDrivers(),
 		StorageShape:             each(m.GetStorageShape(), point),
 	}

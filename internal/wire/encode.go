@@ -316,6 +316,7 @@ func toProfile(p cluster.Profile) *logv1.Profile {
 		PreEnqueues:              p.PreEnqueues,
 		QueueSort:                p.QueueSort,
 		VolumeLimitScaling:       p.VolumeLimitScaling,
+		TaintComparison:          p.TaintComparison,
 		RequireCsiDrivers:        p.RequireCSIDrivers,
 		StorageShape:             each(p.StorageShape, toPoint),
 	}

@@ -32,6 +32,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/tainttoleration"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/ptr"
@@ -44,13 +46,14 @@ import (
 
 // gates are the feature gates that are on, of those that are off by default and that Berth has.
 type gates struct {
-	scaling bool // VolumeLimitScaling
+	scaling   bool // VolumeLimitScaling
+	comparing bool // TaintTolerationComparisonOperators
 	// shape is VolumeBinding's, with StorageCapacityScoring; nil without.
 	shape []config.UtilizationShapePoint
 }
 
 // any reports whether one is on.
-func (g gates) any() bool { return g.scaling || g.shape != nil }
+func (g gates) any() bool { return g.scaling || g.shape != nil || g.comparing }
 
 // drawGates draws gates for a cluster with volumes.
 func drawGates(t *rapid.T) gates {
@@ -103,7 +106,7 @@ func disables(set config.PluginSet, plugin string) bool {
 // profile is berthProfile with the gates.
 func (g gates) profile(p *config.KubeSchedulerProfile) cluster.Profile {
 	out := berthProfile(p)
-	out.VolumeLimitScaling = g.scaling
+	out.VolumeLimitScaling, out.TaintComparison = g.scaling, g.comparing
 	if g.shape == nil {
 		return out
 	}
@@ -119,7 +122,13 @@ func (g gates) profile(p *config.KubeSchedulerProfile) cluster.Profile {
 // register has the plugins that read gates made with these.
 func (g gates) register(registry frameworkruntime.Registry) {
 	features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
-	features.EnableVolumeLimitScaling, features.EnableStorageCapacityScoring = g.scaling, g.shape != nil
+	features.EnableVolumeLimitScaling, features.EnableStorageCapacityScoring, features.EnableTaintTolerationComparisonOperators = g.scaling, g.shape != nil, g.comparing
+	registry[names.TaintToleration] = func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+		return tainttoleration.New(ctx, args, h, features)
+	}
+	registry[names.PodTopologySpread] = func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+		return podtopologyspread.New(ctx, args, h, features)
+	}
 	if g.shape != nil {
 		registry[names.VolumeBinding] = func(ctx context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 			return volumebinding.New(ctx, args, mostRoomFirst{Handle: h}, features)
@@ -227,7 +236,7 @@ func TestFeatureGatesAreKubeSchedulers(t *testing.T) {
 		}
 	}
 	known := utilfeature.DefaultMutableFeatureGate.GetAll()
-	has := map[string]bool{"StorageCapacityScoring": true, "VolumeLimitScaling": true}
+	has := map[string]bool{"StorageCapacityScoring": true, "VolumeLimitScaling": true, "TaintTolerationComparisonOperators": true}
 	taken := 0
 	for name := range read {
 		spec, ok := known[featuregate.Feature(name)]

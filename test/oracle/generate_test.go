@@ -114,7 +114,7 @@ func drawNode(t *rapid.T, name string) *v1.Node {
 	n.Spec.Unschedulable = oneIn(t, 16, "unschedulable")
 	n.Spec.Taints = several(t, 3, "taints", func() v1.Taint {
 		taint := v1.Taint{
-			Key: pick(t, "taint", "dedicated", "spot", "node.kubernetes.io/unschedulable"), Value: pick(t, "taint value", "", "a", "b"),
+			Key: pick(t, "taint", "dedicated", "spot", "node.kubernetes.io/unschedulable"), Value: pick(t, "taint value", "", "a", "b", "5", "7", "-3", "07"),
 			Effect: v1.TaintEffectPreferNoSchedule,
 		}
 		if oneIn(t, 8, "hard") {
@@ -224,7 +224,7 @@ func drawSpec(t *rapid.T, width int) *v1.Pod {
 		return v1.Toleration{
 			Key:      pick(t, "tolerated", "dedicated", "", "spot", "node.kubernetes.io/unschedulable", "never-seen"),
 			Operator: pick(t, "operator", v1.TolerationOpExists, v1.TolerationOpEqual, "", v1.TolerationOpGt, v1.TolerationOpLt),
-			Value:    pick(t, "tolerated value", "", "a", "b", "5"),
+			Value:    pick(t, "tolerated value", "", "a", "b", "5", "6", "-4", "05"),
 			Effect:   pick(t, "tolerated effect", "", v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute),
 		}
 	})

@@ -54,6 +54,7 @@ func drawWorld(t *rapid.T, width int, n *tally) *world {
 	if storing {
 		g = drawGates(t)
 	}
+	g.comparing = oneIn(t, 4, "TaintTolerationComparisonOperators")
 	w := newWorld(t, drawProfiles(t), g, rapid.Uint64().Draw(t, "seed"), n)
 	w.begin(t, width, storing)
 	return w

@@ -365,6 +365,7 @@ func settings(intn Intn) cluster.Delta {
 		profile.VolumeLimitScaling, profile.RequireCSIDrivers = intn.one(2), intn.one(2)
 		profile.StorageShape = []cluster.ShapePoint{{Utilization: 0, Score: 10}, {Utilization: int32(1 + intn(100))}}
 	}
+	profile.TaintComparison = intn.one(4)
 	if intn.one(3) {
 		profile.PreEnqueues = some(intn, 2, []string{"Doorman", "Quota"})
 	}

@@ -88,7 +88,9 @@ func (s *Source) post(ctx context.Context, b source.Binding) error {
 	began := time.Now()
 	request := s.binds.CoreV1().RESTClient().Post().
 		Namespace(b.Namespace).Resource("pods").Name(b.Name).SubResource("binding").MaxRetries(0)
-	if until, ok := ctx.Deadline(); ok { // nor does the API server go on with what nobody waits for: another scheduler may hold the Lease by then
+	if until, ok := ctx.Deadline(); ok && !time.Now().Round(0).Before(until.Round(0)) {
+		return context.DeadlineExceeded // by the clock that goes on while a machine is suspended
+	} else if ok { // nor does the API server go on with what nobody waits for: another scheduler may hold the Lease by then
 		request.Timeout(max(time.Until(until).Truncate(time.Millisecond), time.Millisecond))
 	}
 	err := request.

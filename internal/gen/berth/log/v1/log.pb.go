@@ -933,9 +933,11 @@ type Profile struct {
 	// The plugins of others that run at PreEnqueue, in order: they say which pods may be tried.
 	PreEnqueues []string `protobuf:"bytes,23,rep,name=pre_enqueues,json=preEnqueues,proto3" json:"pre_enqueues,omitempty"`
 	// The plugin of others that sorts the queue, the same of all profiles. "": none, and pods are sorted by priority, and then by time.
-	QueueSort     string `protobuf:"bytes,24,opt,name=queue_sort,json=queueSort,proto3" json:"queue_sort,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	QueueSort string `protobuf:"bytes,24,opt,name=queue_sort,json=queueSort,proto3" json:"queue_sort,omitempty"`
+	// Tolerations with the operators Lt and Gt tolerate taints with lower, or greater, values.
+	TaintComparison bool `protobuf:"varint,25,opt,name=taint_comparison,json=taintComparison,proto3" json:"taint_comparison,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Profile) Reset() {
@@ -1134,6 +1136,13 @@ func (x *Profile) GetQueueSort() string {
 		return x.QueueSort
 	}
 	return ""
+}
+
+func (x *Profile) GetTaintComparison() bool {
+	if x != nil {
+		return x.TaintComparison
+	}
+	return false
 }
 
 // PluginWeight is a name with a weight: of a plugin, or of a resource.
@@ -4239,7 +4248,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\ayielded\x18\b \x03(\tR\ayielded\x12\x1d\n" +
 	"\n" +
 	"yielded_to\x18\t \x01(\tR\tyieldedTo\x126\n" +
-	"\x17preemption_sees_volumes\x18\f \x01(\bR\x15preemptionSeesVolumes\"\xa5\t\n" +
+	"\x17preemption_sees_volumes\x18\f \x01(\bR\x15preemptionSeesVolumes\"\xd0\t\n" +
 	"\aProfile\x12%\n" +
 	"\x0escheduler_name\x18\x01 \x01(\tR\rschedulerName\x124\n" +
 	"\aweights\x18\x02 \x03(\v2\x1a.berth.log.v1.PluginWeightR\aweights\x12!\n" +
@@ -4267,7 +4276,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\rstorage_shape\x18\x16 \x03(\v2\x18.berth.log.v1.ShapePointR\fstorageShape\x12!\n" +
 	"\fpre_enqueues\x18\x17 \x03(\tR\vpreEnqueues\x12\x1d\n" +
 	"\n" +
-	"queue_sort\x18\x18 \x01(\tR\tqueueSort\":\n" +
+	"queue_sort\x18\x18 \x01(\tR\tqueueSort\x12)\n" +
+	"\x10taint_comparison\x18\x19 \x01(\bR\x0ftaintComparison\":\n" +
 	"\fPluginWeight\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x03R\x06weight\"D\n" +
