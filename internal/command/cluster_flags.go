@@ -39,7 +39,8 @@ type clusterFlags struct {
 	seed          uint64
 	election      electionFlags
 	inPlace       bool // the flags are kube-scheduler's, and so is what they mean beside a file
-	asks          bool // a person does, who names the kubeconfig that counts, and nothing is elected
+	asks          bool // a person does, who names the kubeconfig that counts
+	holdsNothing  bool // and nothing is elected
 	compiledIn    compiledInFlags
 	written       []byte // what configFile has
 
@@ -200,7 +201,7 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 	}
 	f.cluster.Gates = f.options.Gates()
 	f.cluster.Election = f.election.of(f.completed)
-	if e := f.cluster.Election; e != nil && !f.asks && e.LeaseDuration <= e.RenewDeadline {
+	if e := f.cluster.Election; e != nil && !f.holdsNothing && e.LeaseDuration <= e.RenewDeadline {
 		return fmt.Errorf("--leader-elect-lease-duration: it is in whole seconds, so %v, which is not more than --leader-elect-renew-deadline, %v", e.LeaseDuration, e.RenewDeadline)
 	}
 	text, err := config.Encode(withoutSecrets(f.completed.Config))

@@ -64,7 +64,7 @@ func New(in *CompiledIn) *cobra.Command {
 		}
 		root.AddCommand(c)
 	}
-	for _, c := range []*cobra.Command{doctorCommand(), shadowCommand()} {
+	for _, c := range []*cobra.Command{doctorCommand(in), shadowCommand(in)} {
 		c.GroupID, c.Args = "client", cobra.NoArgs
 		root.AddCommand(c)
 	}

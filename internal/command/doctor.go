@@ -13,8 +13,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/doctor"
 )
 
-func doctorCommand() *cobra.Command {
-	cl := clusterFlags{inPlace: true, asks: true}
+func doctorCommand(in *CompiledIn) *cobra.Command {
+	cl := clusterFlags{inPlace: true, asks: true, compiledIn: compiledInFlags{in: in}}
 	var output string
 	var within time.Duration
 	c := &cobra.Command{
@@ -26,12 +26,15 @@ func doctorCommand() *cobra.Command {
 			}
 			cl.cluster.Source, cl.election.allNames = "kube", true
 			var found []doctor.Finding
-			cfg := doctor.Config{Kubeconfig: cl.cluster.Kubeconfig, Master: cl.cluster.Master, Names: []string{cl.schedulerName}, LeaseNamespace: "kube-system", LeaseName: "kube-scheduler"}
+			cfg := doctor.Config{Names: []string{cl.schedulerName}}
+			if e := cl.election; e.elect {
+				cfg.LeaseNamespace, cfg.LeaseName = e.namespace, e.name
+			}
 			// 1. The configuration is what needs no cluster.
 			if err := cl.finish(cmd.Context(), cmd.Flags()); err != nil {
 				found = append(found, doctor.Finding{Check: "configuration", Level: doctor.Fail, What: err.Error(), Fix: "change what it names; berth config convert reads older versions"})
 			} else {
-				cfg.Kubeconfig, cfg.Names, cfg.LeaseName = cl.cluster.Kubeconfig, nil, ""
+				cfg.Names, cfg.LeaseName = nil, ""
 				for _, p := range cl.completed.Profiles {
 					cfg.Names = append(cfg.Names, p.SchedulerName)
 				}
@@ -44,13 +47,14 @@ func doctorCommand() *cobra.Command {
 				found = append(found, doctor.Finding{Check: "configuration", Level: doctor.OK, What: fmt.Sprintf("it is one that Berth runs by, of %d profiles", len(cfg.Names))})
 			}
 			// 2. The cluster.
+			cfg.Kubeconfig, cfg.Master = cl.cluster.Kubeconfig, cl.cluster.Master
 			ctx, cancel := context.WithTimeout(cmd.Context(), within)
 			defer cancel()
 			more, err := doctor.Run(ctx, cfg)
-			if err != nil {
-				return err
-			}
 			found = append(found, more...)
+			if err != nil {
+				found = append(found, doctor.Finding{Check: "cluster", Level: doctor.Fail, What: "not all of it could be looked at: " + err.Error(), Fix: "see that --kubeconfig reaches the API server, and that --within is long enough"})
+			}
 			if output == "json" {
 				err = json.NewEncoder(cmd.OutOrStdout()).Encode(found)
 			} else {

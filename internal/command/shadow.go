@@ -5,17 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/roles"
 	"github.com/berth-scheduler/berth/internal/shadow"
 )
 
-func shadowCommand() *cobra.Command {
-	cl := clusterFlags{inPlace: true, asks: true}
+func shadowCommand(in *CompiledIn) *cobra.Command {
+	cl := clusterFlags{inPlace: true, asks: true, holdsNothing: true, compiledIn: compiledInFlags{in: in}}
 	var log LogFlags
 	o := roles.ShadowOptions{}
 	var output string
@@ -37,6 +39,11 @@ func shadowCommand() *cobra.Command {
 			}
 			if n := len(cl.cluster.Extenders); n > 0 {
 				return fmt.Errorf("--config: it has %d extenders, which have a say in where pods go and are not asked here: follow with a file without them, if some pods interest none", n)
+			}
+			for i := range cl.completed.Profiles {
+				if others := engine.Foreign(&cl.completed.Profiles[i]); len(others) > 0 {
+					return fmt.Errorf("--config: the profile %s has plugins of others (%s), which have a say in where pods go and are not asked here", cl.completed.Profiles[i].SchedulerName, strings.Join(others, ", "))
+				}
 			}
 			err := setClientGates(cl.options)
 			if err != nil {
@@ -63,7 +70,9 @@ func shadowCommand() *cobra.Command {
 	cl.cluster.KubeQPS, cl.cluster.KubeBurst = defaultQPS, defaultQPS
 	fs.StringVar(&cl.cluster.Kubeconfig, "kubeconfig", "", "how to reach the API server (default: the service account of the pod Berth runs in)")
 	fs.StringVar(&cl.cluster.Master, "master", "", "the URL of the API server, instead of that of the kubeconfig")
-	fs.StringVar(&cl.configFile, "config", "", "kube-scheduler's configuration file; by default its profile is the default one")
+	cl.addFiles(fs)
+	fs.Lookup("config").Usage = "kube-scheduler's configuration file; by default its profile is the default one"
+	fs.Lookup("write-config-to").Hidden = true
 	fs.StringVar(&cl.schedulerName, "scheduler-name", "default-scheduler", "spec.schedulerName of the pods to look at, if there is no file")
 	fs.StringSliceVar(&cl.gates, gatesFlag, nil, "kube-scheduler's feature gates")
 	fs.DurationVar(&o.Every, "every", 10*time.Second, "how often to report")

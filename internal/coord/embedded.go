@@ -63,57 +63,60 @@ const ephemeralPrefix = "berth-etcd-"
 // ephemeralSegment is how large the files are in which etcd keeps its latest writes, where nobody reads them again. By default it makes two of 64 MB at once.
 const ephemeralSegment = 4 << 20
 
-// Ephemeral makes a folder of its own among temporary files, for data that goes with the process; an image may have no folder for these. It takes away those of processes that were killed.
-func Ephemeral() (string, error) {
+// ephemeralMark is a file in each folder of [Ephemeral], which is locked as long as the folder is used.
+const ephemeralMark = "in-use"
+
+// Folder is a folder among temporary files that goes with the process.
+type Folder struct {
+	Path string
+	lock *fileutil.LockedFile
+}
+
+// Ephemeral makes a folder of its own among temporary files, for data that goes with the process; an image may have no folder for these. It takes away those of processes of this user that were
+// killed. Close it.
+func Ephemeral() (*Folder, error) {
 	parent := os.TempDir()
 	if err := os.MkdirAll(parent, 0o777|os.ModeSticky); err != nil {
-		return "", err
+		return nil, err
 	}
 	left, err := filepath.Glob(filepath.Join(parent, ephemeralPrefix+"*"))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for _, dir := range left {
 		removeLeft(dir)
 	}
 	dir, err := os.MkdirTemp(parent, ephemeralPrefix)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return dir, os.WriteFile(filepath.Join(dir, ephemeralMark), nil, 0o600)
+	lock, err := fileutil.TryLockFile(filepath.Join(dir, ephemeralMark), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return &Folder{dir, lock}, nil
 }
 
-// ephemeralMark is a file that [Ephemeral] makes in each folder: who has one of such a name otherwise keeps it.
-const ephemeralMark = "goes-with-the-process"
+// Close takes the folder away.
+func (f *Folder) Close() error { return errors.Join(os.RemoveAll(f.Path), f.lock.Close()) }
 
-// removeLeft takes away a folder of Ephemeral's that nobody uses. What cannot be taken away is in nobody's way.
+// removeLeft takes away a folder of Ephemeral's that nobody uses: one of this user, whom nobody else can put something else there, with a mark that nobody has locked. What cannot be taken away is in
+// nobody's way.
 func removeLeft(dir string) {
 	info, err := os.Lstat(dir)
-	mark, markErr := os.Lstat(filepath.Join(dir, ephemeralMark))
-	if err != nil || markErr != nil || !info.IsDir() || !mark.Mode().IsRegular() || time.Since(info.ModTime()) < ephemeralGrace {
-		return // it is none of these, or so new that it may not be locked yet
-	}
-	// Whoever uses one holds its lock.
-	path := filepath.Join(dir, "etcd", "lock")
-	switch file, err := os.Lstat(path); {
-	case errors.Is(err, os.ErrNotExist):
-		if _, err := os.Lstat(filepath.Join(dir, "etcd")); !errors.Is(err, os.ErrNotExist) {
-			return
-		}
-	case err != nil || !file.Mode().IsRegular():
+	if err != nil || !info.IsDir() || !OwnedByThisUser(info) || info.Mode().Perm()&0o077 != 0 {
 		return
-	default:
-		lock, err := fileutil.TryLockFile(path, os.O_WRONLY, 0o600)
-		if err != nil {
-			return // it is used, or another user's
-		}
-		defer lock.Close()
 	}
-	_ = os.RemoveAll(dir)
+	path := filepath.Join(dir, ephemeralMark)
+	if mark, err := os.Lstat(path); err != nil || !mark.Mode().IsRegular() {
+		return // it is another thing, or so new that it has none yet
+	}
+	lock, err := fileutil.TryLockFile(path, os.O_WRONLY, 0o600)
+	if err != nil {
+		return // it is used
+	}
+	_ = (&Folder{dir, lock}).Close()
 }
-
-// ephemeralGrace is how old a folder is at least that is taken away though it has no lock.
-const ephemeralGrace = time.Minute
 
 // StartEmbedded starts etcd and waits until it serves, or until ctx ends.
 // A directory that another process uses is an error at once. After an error that says that etcd cannot use its data,

@@ -207,52 +207,61 @@ func TestAnEphemeralFolderOfAProcessThatWasKilledIsTakenAway(t *testing.T) {
 	}
 	defer os.RemoveAll(parent)
 	t.Setenv("TMPDIR", filepath.Join(parent, "none-yet"))
-	dirs := make([]string, 3) // of one that is used, one that was killed, and one that has just begun
-	for i := range dirs {
-		dir, err := Ephemeral()
-		if err != nil {
-			t.Fatal(err)
-		}
-		dirs[i] = dir
-		if i == 2 {
-			continue
-		}
-		e, err := StartEmbedded(t.Context(), EmbeddedConfig{Dir: filepath.Join(dir, "etcd"), Ephemeral: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var size int64
-		if err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-			if info, infoErr := d.Info(); err == nil && infoErr == nil && !d.IsDir() {
-				size += info.Size()
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if size > 16<<20 {
-			t.Errorf("it takes %d bytes", size)
-		}
-		if i == 0 {
-			defer e.Close()
-			continue
-		}
-		if err := e.Close(); err != nil { // which gives the lock back, as the kernel does of one that is killed
-			t.Fatal(err)
-		}
-	}
-	old := time.Now().Add(-time.Hour)
-	for _, dir := range dirs[:2] {
-		if err := os.Chtimes(dir, old, old); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := Ephemeral(); err != nil {
+	used, err := Ephemeral()
+	if err != nil {
 		t.Fatal(err)
 	}
-	for i, there := range []bool{true, false, true} {
-		if _, err := os.Stat(dirs[i]); (err == nil) != there {
-			t.Errorf("folder %d: %v, there %t", i, err, there)
+	defer used.Close()
+	e, err := StartEmbedded(t.Context(), EmbeddedConfig{Dir: filepath.Join(used.Path, "etcd"), Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	var size int64
+	if err := filepath.WalkDir(used.Path, func(path string, d os.DirEntry, err error) error {
+		if info, infoErr := d.Info(); err == nil && infoErr == nil && !d.IsDir() {
+			size += info.Size()
 		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if size > 16<<20 {
+		t.Errorf("it takes %d bytes", size)
+	}
+	killed, err := Ephemeral()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := killed.lock.Close(); err != nil { // as the kernel does
+		t.Fatal(err)
+	}
+	// Others have such names too: one that somebody has made by hand, one that has no mark yet, and a link to something.
+	hand, begun, link := filepath.Join(os.TempDir(), ephemeralPrefix+"backup"), filepath.Join(os.TempDir(), ephemeralPrefix+"new"), filepath.Join(os.TempDir(), ephemeralPrefix+"link")
+	for _, dir := range []string{filepath.Join(hand, "etcd"), begun} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(hand, "etcd", "lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(killed.Path, link); err != nil {
+		t.Fatal(err)
+	}
+	last, err := Ephemeral()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, there := range map[string]bool{used.Path: true, killed.Path: false, hand: true, begun: true, link: true, last.Path: true} {
+		if _, err := os.Lstat(dir); (err == nil) != there {
+			t.Errorf("%s: %v, there %t", dir, err, there)
+		}
+	}
+	if err := last.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(last.Path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is left behind: %v", err)
 	}
 }

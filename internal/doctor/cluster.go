@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -52,30 +55,42 @@ func (x *examined) pods(ctx context.Context) ([]Finding, error) {
 	}
 	var total int
 	unsupported, byDevice, others := make(map[string][]string), make(map[string][]string), make(map[string][]string)
-	options := metav1.ListOptions{Limit: pageSize, FieldSelector: "status.phase!=Succeeded,status.phase!=Failed"}
-	for {
-		page, err := x.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return nil, fmt.Errorf("list pods: %w", err)
-		}
-		for i := range page.Items {
-			pod := &page.Items[i]
-			name := pod.Namespace + "/" + pod.Name
-			if !slices.Contains(x.cfg.Names, pod.Spec.SchedulerName) {
-				if pod.Spec.NodeName == "" {
-					others[pod.Spec.SchedulerName] = append(others[pod.Spec.SchedulerName], name)
-				}
-				continue
+	each := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return x.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
+	})
+	each.PageSize = pageSize
+	listErr := each.EachListItem(ctx, metav1.ListOptions{FieldSelector: "status.phase!=Succeeded,status.phase!=Failed"}, func(o runtime.Object) error {
+		pod := o.(*corev1.Pod)
+		name := pod.Namespace + "/" + pod.Name
+		if !slices.Contains(x.cfg.Names, pod.Spec.SchedulerName) {
+			if pod.Spec.NodeName == "" {
+				others[pod.Spec.SchedulerName] = append(others[pod.Spec.SchedulerName], name)
 			}
-			total++
-			if why := source.ReducePod(pod).Class.Unsupported; why != "" {
-				unsupported[why] = append(unsupported[why], name)
-			} else if resource := askedDevice(pod, devices); resource != "" {
-				byDevice[resource] = append(byDevice[resource], name)
-			}
+			return nil
 		}
-		if options.Continue = page.Continue; options.Continue == "" {
-			break
+		total++
+		if why := source.ReducePod(pod).Class.Unsupported; why != "" {
+			unsupported[why] = append(unsupported[why], name)
+		} else if resource := askedDevice(pod, devices); resource != "" {
+			byDevice[resource] = append(byDevice[resource], name)
+		}
+		return nil
+	})
+	if listErr != nil {
+		listErr = fmt.Errorf("list pods, of which %d were read: %w", total, listErr)
+	}
+	told := make(map[string]bool) // resources that nodes have, by a device plugin
+	if len(byDevice) > 0 {
+		nodes := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return x.client.CoreV1().Nodes().List(ctx, o)
+		})
+		if err := nodes.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+			for name, n := range o.(*corev1.Node).Status.Allocatable {
+				told[string(name)] = told[string(name)] || !n.IsZero()
+			}
+			return nil
+		}); err != nil {
+			listErr = errors.Join(listErr, fmt.Errorf("list nodes: %w", err))
 		}
 	}
 	var out []Finding
@@ -84,6 +99,10 @@ func (x *examined) pods(ctx context.Context) ([]Finding, error) {
 			Fix: "leave them to another scheduler, by spec.schedulerName: of Berth they stay pending, when they are created anew"})
 	}
 	for resource, names := range byDevice {
+		if told[resource] {
+			out = append(out, Finding{Level: Note, What: fmt.Sprintf("%d pods ask for %s, which the DeviceClass %s stands for: Berth takes what device plugins tell of it, and no devices: %s", len(names), resource, devices[resource], named(names))})
+			continue
+		}
 		out = append(out, Finding{Level: Fail, What: fmt.Sprintf("%d pods ask for %s, which the DeviceClass %s stands for: Berth does not read these: %s", len(names), resource, devices[resource], named(names)),
 			Fix: "leave them to another scheduler, by spec.schedulerName, or have a device plugin tell the resource"})
 	}
@@ -92,13 +111,13 @@ func (x *examined) pods(ctx context.Context) ([]Finding, error) {
 			Fix: "keep that one, or give Berth's configuration a profile of its name"})
 	}
 	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(string(a.Level)+a.What, string(b.Level)+b.What) })
-	if !slices.ContainsFunc(out, func(f Finding) bool { return f.Level == Fail }) {
+	if listErr == nil && !slices.ContainsFunc(out, func(f Finding) bool { return f.Level == Fail }) {
 		out = append(out, Finding{Level: OK, What: fmt.Sprintf("of %d pods of %s, Berth can judge all", total, strings.Join(x.cfg.Names, ", "))})
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		out = append(out, Finding{Level: Note, What: "whether pods ask for resources of DeviceClasses could not be found out: " + err.Error()})
 	}
-	return out, nil
+	return out, listErr
 }
 
 // askedDevice returns a resource that a pod asks for and that a DeviceClass stands for.
@@ -137,11 +156,12 @@ func (x *examined) schedulers(ctx context.Context) ([]Finding, error) {
 	if lease.Spec.LeaseDurationSeconds != nil {
 		lasts = time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
 	}
+	now := x.now().Add(x.skew) // about as who holds it has it
 	switch {
 	case holder == "":
 		out = append(out, Finding{Level: OK, What: fmt.Sprintf("nobody holds the Lease %s", name)})
-	case lease.Spec.RenewTime != nil && x.now().Sub(lease.Spec.RenewTime.Time) > lasts:
-		out = append(out, Finding{Level: OK, What: fmt.Sprintf("%s held the Lease %s, and has not renewed it for %v", holder, name, x.now().Sub(lease.Spec.RenewTime.Time).Round(time.Second))})
+	case lease.Spec.RenewTime != nil && now.Sub(lease.Spec.RenewTime.Time) > lasts+mostSkew:
+		out = append(out, Finding{Level: OK, What: fmt.Sprintf("%s held the Lease %s, and has not renewed it for %v", holder, name, now.Sub(lease.Spec.RenewTime.Time).Round(time.Second))})
 	default:
 		out = append(out, Finding{Level: Note, What: fmt.Sprintf("%s holds the Lease %s: Berth stands by, ready, until that one gives it up, or has not renewed it for %v", holder, name, lasts)})
 	}
@@ -153,11 +173,13 @@ var unfair = []string{"catch-all", "global-default", "workload-low"}
 
 // fairness finds how the API server lets the user's requests through.
 func (x *examined) fairness(ctx context.Context) ([]Finding, error) {
-	response, err := x.get(ctx, "/api/v1/nodes?limit=1")
+	response, _, err := x.get(ctx, "/api/v1/nodes", "limit=1")
 	if err != nil {
 		return nil, err
 	}
-	response.Body.Close()
+	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusForbidden {
+		return nil, fmt.Errorf("/api/v1/nodes is answered with %s", response.Status)
+	}
 	schema, level := response.Header.Get("X-Kubernetes-Pf-Flowschema-Uid"), response.Header.Get("X-Kubernetes-Pf-Prioritylevel-Uid")
 	if schema == "" {
 		return []Finding{{Level: Note, What: "the API server has no priority and fairness: requests of all users wait in one line"}}, nil
@@ -201,17 +223,20 @@ func (x *examined) latency(ctx context.Context) ([]Finding, error) {
 	var skew time.Duration
 	for range probes {
 		began := x.now()
-		response, err := x.get(ctx, "/api/v1/nodes?limit=1")
+		response, _, err := x.get(ctx, "/api/v1/nodes", "limit=1")
 		if err != nil {
 			return nil, err
 		}
-		response.Body.Close()
+		if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusForbidden {
+			return nil, fmt.Errorf("/api/v1/nodes is answered with %s", response.Status)
+		}
 		ended := x.now()
 		took = append(took, ended.Sub(began))
 		if at, err := http.ParseTime(response.Header.Get("Date")); err == nil {
 			skew = at.Add(500 * time.Millisecond).Sub(began.Add(ended.Sub(began) / 2)) // the header has whole seconds
 		}
 	}
+	x.skew = skew
 	slices.Sort(took)
 	median := took[len(took)/2]
 	answers := Finding{Level: OK, What: fmt.Sprintf("the API server answers in %v (median of %d)", median.Round(10*time.Microsecond), probes)}

@@ -3,7 +3,9 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -51,11 +53,13 @@ type examined struct {
 	cfg    Config
 	client kubernetes.Interface
 	http   *http.Client
-	host   string
+	host   *url.URL
 	now    func() time.Time
+	skew   time.Duration // by how much the API server's clock is ahead, as far as that is known
 }
 
-// Run makes all checks, one after the other, and returns what they have found, in their order. An error says that there is no API server to ask.
+// Run makes all checks, one after the other, and returns what they have found, in their order. An error says that there is no API server to ask, or that ctx has ended: not all has been
+// looked at then.
 func Run(ctx context.Context, cfg Config) ([]Finding, error) {
 	var base *rest.Config
 	var err error
@@ -77,13 +81,19 @@ func Run(ctx context.Context, cfg Config) ([]Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", base.Host, err)
 	}
-	x := &examined{cfg: cfg, client: client, http: plain, host: base.Host, now: time.Now}
+	host, _, err := rest.DefaultServerUrlFor(base)
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", base.Host, err)
+	}
+	x := &examined{cfg: cfg, client: client, http: plain, host: host, now: time.Now}
 	var out []Finding
 	for _, check := range []struct {
 		name string
 		find func(context.Context) ([]Finding, error)
+		must bool // who cannot find it out may not go on
 	}{
-		{"versions", x.versions}, {"rights", x.rights}, {"pods", x.pods}, {"schedulers", x.schedulers}, {"priority and fairness", x.fairness}, {"latency and clock", x.latency}, {"etcd", x.etcd},
+		{"versions", x.versions, true}, {"latency and clock", x.latency, false}, {"rights", x.rights, true}, {"pods", x.pods, true}, {"schedulers", x.schedulers, true},
+		{"priority and fairness", x.fairness, false}, {"etcd", x.etcd, false},
 	} {
 		found, err := check.find(ctx)
 		switch {
@@ -91,6 +101,8 @@ func Run(ctx context.Context, cfg Config) ([]Finding, error) {
 			return out, ctx.Err()
 		case err != nil && check.name == "versions":
 			return nil, fmt.Errorf("ask %s: %w", base.Host, err)
+		case err != nil && check.must:
+			found = append(found, Finding{Level: Fail, What: "it could not be found out: " + err.Error(), Fix: "ask again, with a kubeconfig whose user may read that"})
 		case err != nil:
 			found = append(found, Finding{Level: Note, What: "it could not be found out: " + err.Error()})
 		}
@@ -112,14 +124,25 @@ func Failed(all []Finding) (n int) {
 	return n
 }
 
-// get asks for a path as a client of Go's, whose answer has its headers.
-func (x *examined) get(ctx context.Context, path string) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, x.host+path, nil)
+// get asks for a path as a client of Go's, whose answer has its headers, and returns the answer with all of its body, or the first part of it.
+func (x *examined) get(ctx context.Context, path, query string) (*http.Response, []byte, error) {
+	at := x.host.JoinPath(path)
+	at.RawQuery = query
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return x.http.Do(r)
+	response, err := x.http.Do(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, mostRead))
+	return response, body, err
 }
+
+// mostRead is how much of an answer is read.
+const mostRead = 64 << 20
 
 // named returns the first of some names, and how many more there are.
 func named(names []string) string {

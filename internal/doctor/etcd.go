@@ -1,9 +1,9 @@
 package doctor
 
 import (
+	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 
 	dto "github.com/prometheus/client_model/go"
@@ -11,22 +11,18 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// mostMetrics is how much of the API server's metrics is read.
-const mostMetrics = 64 << 20
-
 // etcd finds how fast the API server's etcd is, and how full, by the API server's metrics.
 func (x *examined) etcd(ctx context.Context) ([]Finding, error) {
-	response, err := x.get(ctx, "/metrics")
+	response, text, err := x.get(ctx, "/metrics", "")
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return []Finding{{Level: Note, What: fmt.Sprintf("how fast and how full the API server's etcd is could not be seen: /metrics is answered with %s", response.Status),
 			Fix: "run this with the kubeconfig of an administrator too"}}, nil
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(io.LimitReader(response.Body, mostMetrics))
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("read the API server's metrics: %w", err)
 	}

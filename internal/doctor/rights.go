@@ -3,9 +3,11 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -88,8 +90,37 @@ func (x *examined) rights(ctx context.Context) ([]Finding, error) {
 				Fix: grant + "; deploy/kustomize/components/lease has the Lease's"})
 		}
 	}
+	if name := x.cfg.LeaseName; name != "" {
+		ok, err := may(authorizationv1.ResourceAttributes{Group: "coordination.k8s.io", Resource: "leases", Namespace: x.cfg.LeaseNamespace, Verb: "create"})
+		if err != nil {
+			return out, err
+		}
+		if _, err := x.client.CoordinationV1().Leases(x.cfg.LeaseNamespace).Get(ctx, name, metav1.GetOptions{}); !ok && apierrors.IsNotFound(err) {
+			out = append(out, Finding{Level: Fail, What: fmt.Sprintf("there is no lease %s/%s, and the user may not create leases there: no pod is placed", x.cfg.LeaseNamespace, name), Fix: grant + "; deploy/kustomize/components/lease has the Lease's"})
+		}
+	}
 	if len(out) == 0 {
 		out = append(out, Finding{Level: OK, What: fmt.Sprintf("the user may do all that Berth does (%d questions)", asked)})
+	}
+	// What kube-scheduler's secure port needs, by which metrics are read: it may have a user of its own.
+	var missing []string
+	for what, a := range map[string]authorizationv1.ResourceAttributes{
+		"create tokenreviews":         {Group: "authentication.k8s.io", Resource: "tokenreviews", Verb: "create"},
+		"create subjectaccessreviews": {Group: "authorization.k8s.io", Resource: "subjectaccessreviews", Verb: "create"},
+		"get configmaps kube-system/extension-apiserver-authentication": {Resource: "configmaps", Namespace: "kube-system", Name: "extension-apiserver-authentication", Verb: "get"},
+	} {
+		ok, err := may(a)
+		if err != nil {
+			return out, err
+		}
+		if !ok {
+			missing = append(missing, what)
+		}
+	}
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		out = append(out, Finding{Level: Note, What: fmt.Sprintf("the user may not %s: nobody gets /metrics of berth kube-scheduler by it", strings.Join(missing, ", ")),
+			Fix: "let --authentication-kubeconfig and --authorization-kubeconfig name a user who may, as system:kube-scheduler is"})
 	}
 	return out, nil
 }

@@ -165,8 +165,12 @@ func All(ctx context.Context, c Common, o AllOptions) error {
 			if err != nil {
 				return fmt.Errorf("make a folder for the embedded etcd, which goes with the process: %w", err)
 			}
-			defer os.RemoveAll(dir)
-			o.DataDir, o.Ephemeral = dir, true
+			defer func() {
+				if err := dir.Close(); err != nil {
+					c.Log.Warn("folder of the embedded etcd not taken away", "err", err)
+				}
+			}()
+			o.DataDir, o.Ephemeral = dir.Path, true
 		}
 		if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 			return fmt.Errorf("make data directory: %w", err)

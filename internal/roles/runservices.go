@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/child"
 	"github.com/berth-scheduler/berth/internal/config"
+	"github.com/berth-scheduler/berth/internal/coord"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
 	"github.com/berth-scheduler/berth/internal/pluginenv"
 	"github.com/berth-scheduler/berth/internal/rpc"
@@ -42,7 +43,7 @@ func makeSocketDir(dir string) error {
 	if err != nil {
 		return err
 	}
-	if !is.IsDir() || is.Mode().Perm()&0o077 != 0 || !ownedByThisUser(is) {
+	if !is.IsDir() || is.Mode().Perm()&0o077 != 0 || !coord.OwnedByThisUser(is) {
 		return fmt.Errorf("the directory for sockets, %s, is not the one that was made, or open to others: want a directory of this user's only", dir)
 	}
 	return nil

@@ -31,6 +31,8 @@ type ShadowOptions struct {
 const (
 	// shadowEvents is how many events of the cluster wait to be taken: behind them, the API server waits.
 	shadowEvents = 1 << 13
+	// shadowAhead is how many events are taken that are not looked at yet.
+	shadowAhead = 1 << 16
 	// shadowLook is how often pods are looked at that the scheduler says fit nowhere.
 	shadowLook = 15 * time.Second
 	// shadowTick is how often it is looked whether what was in flight has arrived.
@@ -97,6 +99,7 @@ type following struct {
 	events chan toldAt
 	looks  chan []shadow.Refused // what a look has found, of which one is under way
 	looked bool                  // one is
+	newest time.Time             // when what was taken last had come
 }
 
 func (f *following) run(ctx context.Context, g *errgroup.Group) error {
@@ -115,10 +118,9 @@ func (f *following) run(ctx context.Context, g *errgroup.Group) error {
 			return nil
 		case <-at:
 		case t := <-f.events:
-			if err := f.shadow.Tell(t.event, t.at); err != nil {
-				return fmt.Errorf("follow the cluster: %w", err)
+			if err := f.tell(t); err != nil {
+				return err
 			}
-			continue
 		case refused := <-f.looks:
 			f.looked = false
 			f.shadow.Look(refused, time.Now())
@@ -130,11 +132,39 @@ func (f *following) run(ctx context.Context, g *errgroup.Group) error {
 				return err
 			}
 		}
-		var err error
-		if more, err = f.shadow.Advance(time.Now(), false); err != nil {
+		// A bind is looked at when what was in flight with it has been taken, and not only arrived.
+		upTo, err := f.take()
+		if err != nil {
+			return err
+		}
+		if more, err = f.shadow.Advance(upTo, false); err != nil {
 			return fmt.Errorf("follow the cluster: %w", err)
 		}
 	}
+}
+
+func (f *following) tell(t toldAt) error {
+	if err := f.shadow.Tell(t.event, t.at); err != nil {
+		return fmt.Errorf("follow the cluster: %w", err)
+	}
+	f.newest = t.at
+	return nil
+}
+
+// take takes what has arrived, as long as not too much waits to be looked at, and returns up to when all has been taken.
+func (f *following) take() (upTo time.Time, err error) {
+	for f.shadow.Ahead() < shadowAhead {
+		select {
+		case t := <-f.events:
+			if err := f.tell(t); err != nil {
+				return time.Time{}, err
+			}
+			continue
+		default:
+		}
+		return time.Now(), nil
+	}
+	return f.newest, nil
 }
 
 // now is a channel that never waits.

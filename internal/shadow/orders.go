@@ -10,33 +10,33 @@ import (
 
 // others calls try with the state as it would be if the binds around a pod's had come in other orders, with a sentence about each, until it returns true. The state is as it was
 // afterwards. Few says that only the likely ones are to be tried.
-func (s *Shadow) others(b bind, next []told, few bool, try func(how string) bool) error {
+func (s *Shadow) others(b *bind, next []told, few bool, try func(how string) bool) error {
 	// 1. Which binds may have been in flight? Of one that had arrived before the pod came, or of whose pod nothing had been seen when the pod's arrived, the order is known.
-	var before []bind // the newest last
+	var before []*bind // the newest last
 	for _, r := range s.recent {
 		if b.at.Sub(r.at) <= lag && b.since.Before(r.at) {
 			before = append(before, r)
 		}
 	}
-	var behind []bind // the next first
+	var behind []*bind // the next first
 	for _, t := range next {
 		if len(behind) == around || t.at.Sub(b.at) > lag {
 			break
 		}
 		if is, ok := s.waits[t.event.Pod.UID]; ok && t.binds && is.since.Before(b.at) {
-			behind = append(behind, bind{is.pod, t.event, is.since, t.at, turn{is.pod.Priority, is.number}})
+			behind = append(behind, &bind{is.pod, t.event, is.since, t.at, turn{is.pod.Priority, is.number}})
 		}
 	}
 	// 2. In which orders may they have been decided? First that of kube-scheduler's queue; then such in which some were later, or sooner, than they arrived.
-	sooner := slices.DeleteFunc(slices.Clone(behind), func(o bind) bool { return !o.turn.before(b.turn) })
-	later := slices.DeleteFunc(slices.Clone(before), func(o bind) bool { return o.turn.before(b.turn) })
-	orders := []struct{ without, with []bind }{{later, sooner}, {nil, sooner}, {later, nil}}
+	sooner := slices.DeleteFunc(slices.Clone(behind), func(o *bind) bool { return !o.turn.before(b.turn) })
+	later := slices.DeleteFunc(slices.Clone(before), func(o *bind) bool { return o.turn.before(b.turn) })
+	orders := []struct{ without, with []*bind }{{later, sooner}, {nil, sooner}, {later, nil}}
 	for k := 1; !few && k <= max(len(before), len(behind)); k *= 2 {
 		if k <= len(before) {
-			orders = append(orders, struct{ without, with []bind }{before[len(before)-k:], nil})
+			orders = append(orders, struct{ without, with []*bind }{before[len(before)-k:], nil})
 		}
 		if k <= len(behind) {
-			orders = append(orders, struct{ without, with []bind }{nil, behind[:k]})
+			orders = append(orders, struct{ without, with []*bind }{nil, behind[:k]})
 		}
 	}
 	// 3. Try them.
@@ -53,7 +53,7 @@ func (s *Shadow) others(b bind, next []told, few bool, try func(how string) bool
 }
 
 // as calls try as if some pods had not been bound yet, and some had. The state is as it was afterwards.
-func (s *Shadow) as(without, with []bind, try func() bool) (done bool, err error) {
+func (s *Shadow) as(without, with []*bind, try func() bool) (done bool, err error) {
 	for _, b := range without {
 		if err := s.again(b.pending.UID, source.Event{Kind: source.PodSet, Pod: b.pending}); err != nil {
 			return false, err
@@ -97,7 +97,7 @@ func (s *Shadow) again(uid string, e source.Event) error {
 // mostNamed is how many pods of an order are named.
 const mostNamed = 5
 
-func orderText(without, with []bind) string {
+func orderText(without, with []*bind) string {
 	var parts []string
 	if len(without) > 0 {
 		parts = append(parts, "decided before "+podsText(without)+", whose binds arrived before")
@@ -108,7 +108,7 @@ func orderText(without, with []bind) string {
 	return strings.Join(parts, ", and ")
 }
 
-func podsText(all []bind) string {
+func podsText(all []*bind) string {
 	var names []string
 	for _, b := range all[:min(len(all), mostNamed)] {
 		names = append(names, b.pending.Namespace+"/"+b.pending.Name)

@@ -81,12 +81,13 @@ type Shadow struct {
 	synced  bool
 	ahead   []told                  // what has been told and is not in the state yet
 	binds   int                     // of these, how many bind a pod
-	recent  []bind                  // the last that are in the state, and still there, oldest first
+	recent  []*bind                 // the last that are in the state, and still there, oldest first
 	last    map[string]source.Event // by uid, what the state has of the pods that are in waits or recent
 	coming  map[string]bool         // by uid: ahead has them bound, and they were not seen before
 	waits   map[string]waiting      // by uid
 	binding map[string]bool         // by uid: those of waits of which ahead has the bind
 	fit     map[string]fitting      // by uid, of pods that the scheduler has refused: since when they fit somewhere
+	mostIDs int                     // that the fold may know before it forgets those of what has gone
 	numbers int64
 	totals  []engine.NodeTotal
 	report  Report
@@ -163,7 +164,7 @@ func (s *Shadow) renumber() {
 func (s *Shadow) observe(e source.Event) error {
 	if e.Kind == source.PodSet {
 		_, waits := s.waits[e.Pod.UID]
-		if waits || slices.ContainsFunc(s.recent, func(b bind) bool { return b.pending.UID == e.Pod.UID }) {
+		if _, follows := s.last[e.Pod.UID]; waits || follows {
 			s.last[e.Pod.UID] = e
 		}
 	}
@@ -180,6 +181,9 @@ func (s *Shadow) Behind(now time.Time) time.Duration {
 	}
 	return max(0, now.Sub(s.ahead[0].at)-lag)
 }
+
+// Ahead returns how many events have been told and not been looked at.
+func (s *Shadow) Ahead() int { return len(s.ahead) }
 
 // note remembers when pods came that wait.
 func (s *Shadow) note(e source.Event, at time.Time) {
@@ -228,14 +232,24 @@ func (s *Shadow) Advance(now time.Time, all bool) (more bool, err error) {
 		}
 	}
 	s.ahead = slices.Delete(s.ahead, 0, n)
-	if classes, labels := s.fold.Known(); classes+labels > mostIDs {
-		s.fold.Relearn()
-	}
+	s.relearn()
 	return more, nil
 }
 
-// mostIDs is of how many classes and label sets that have come and gone the ids are kept.
-const mostIDs = 1 << 17
+// mostGone is of how many classes and label sets that have come and gone the ids are kept, at least.
+const mostGone = 1 << 16
+
+// relearn forgets the ids of what has gone, when there is more of it than there is.
+func (s *Shadow) relearn() {
+	known := func() int {
+		classes, labels := s.fold.Known()
+		return classes + labels
+	}
+	if known() > s.mostIDs {
+		s.fold.Relearn()
+		s.mostIDs = 2*known() + mostGone
+	}
+}
 
 // take makes an event part of the state, and judges it before if it binds a pod. Next is what has been told since.
 func (s *Shadow) take(t told, next []told) error {
@@ -244,14 +258,16 @@ func (s *Shadow) take(t told, next []told) error {
 	if !t.binds {
 		if e.Kind == source.PodGone {
 			delete(s.waits, e.Pod.UID)
-			delete(s.last, e.Pod.UID)
-			s.recent = slices.DeleteFunc(s.recent, func(b bind) bool { return b.pending.UID == e.Pod.UID })
+			if _, follows := s.last[e.Pod.UID]; follows {
+				delete(s.last, e.Pod.UID)
+				s.recent = slices.DeleteFunc(s.recent, func(b *bind) bool { return b.pending.UID == e.Pod.UID })
+			}
 		}
 		return s.observe(e)
 	}
 	s.binds--
 	is := s.waits[e.Pod.UID]
-	b := bind{is.pod, e, is.since, t.at, turn{is.pod.Priority, is.number}}
+	b := &bind{is.pod, e, is.since, t.at, turn{is.pod.Priority, is.number}}
 	if err := s.judge(b, is, next); err != nil {
 		return err
 	}
@@ -358,7 +374,7 @@ func (s *Shadow) sampled(profile *cluster.Profile, f finding) bool {
 }
 
 // judge says what Berth would have done with a pod that has been bound, before the state has that.
-func (s *Shadow) judge(b bind, is waiting, next []told) error {
+func (s *Shadow) judge(b *bind, is waiting, next []told) error {
 	pod, node := &b.pending, b.bound.Pod.NodeName
 	profile := s.names[pod.Class.SchedulerName]
 	// Where a pod is to go, kube-scheduler writes to it, or to its claims, before it binds it: what Berth would have chosen without knowing that cannot be said.

@@ -144,7 +144,8 @@ func TestTheDoctorSaysWhatStandsInTheWay(t *testing.T) {
 	has(all, "fail", "pods", "1 pods ask for what Berth does not judge")
 	has(all, "fail", "pods", "1 pods ask for example.com/gpu, which the DeviceClass gpus stands for")
 	has(all, "note", "pods", `1 pods wait for the scheduler "another"`)
-	has(all, "note", "schedulers", "it could not be found out")
+	has(all, "note", "rights", "create subjectaccessreviews, create tokenreviews, get configmaps kube-system/extension-apiserver-authentication: nobody gets /metrics")
+	has(all, "fail", "schedulers", "it could not be found out")
 
 	scheduler, err := kubetest.StartProcess(theirs, filepath.Join(t.TempDir(), "log"), kubeScheduler(t), "--kubeconfig", cp.Kubeconfig(), "--secure-port=0")
 	if err != nil {
@@ -157,6 +158,25 @@ func TestTheDoctorSaysWhatStandsInTheWay(t *testing.T) {
 	})
 	all, _, _ = diagnose(t, "--kubeconfig", cp.Kubeconfig())
 	has(all, "note", "schedulers", "holds the Lease kube-system/kube-scheduler: Berth stands by")
+	// A device plugin tells the resource: then pods go there.
+	node, err := cp.Client().CoreV1().Nodes().Get(ctx, "node-00000", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Status.Allocatable[corev1.ResourceName(resourceName)] = resource.MustParse("4")
+	node.Status.Capacity[corev1.ResourceName(resourceName)] = resource.MustParse("4")
+	if _, err := cp.Client().CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	all, _, _ = diagnose(t, "--kubeconfig", cp.Kubeconfig())
+	has(all, "note", "pods", "1 pods ask for example.com/gpu")
+	// Nobody is there to ask.
+	all, code, _ = diagnose(t, "--kubeconfig", with(t, cp.Kubeconfig(), cp.URL(), "https://127.0.0.1:1"), "--config", config)
+	has(all, "fail", "configuration", "profiles[1].schedulerName")
+	has(all, "fail", "cluster", "not all of it could be looked at")
+	if code != 1 {
+		t.Errorf("without an API server it ends with %d", code)
+	}
 	all, code, _ = diagnose(t, "--kubeconfig", cp.Kubeconfig(), "--leader-elect=false")
 	has(all, "fail", "schedulers", "leader election is off")
 	if code != 1 {

@@ -83,16 +83,20 @@ func bytesOf(annotations map[string]string) (n int) {
 // post sends a binding, once: of a second try that the client makes by itself, nobody would know that the first one may still
 // happen.
 func (s *Source) post(ctx context.Context, b source.Binding) error {
-	ctx, cancel := s.request(ctx)
+	// Whoever binds may do so until ctx ends, by the clock that stands still while a machine is suspended, and by the one that does not.
+	left := s.cfg.RequestTimeout
+	if until, ok := ctx.Deadline(); ok {
+		left = min(left, time.Until(until), until.Round(0).Sub(time.Now().Round(0)))
+	}
+	if left <= 0 {
+		return context.DeadlineExceeded
+	}
+	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	began := time.Now()
 	request := s.binds.CoreV1().RESTClient().Post().
 		Namespace(b.Namespace).Resource("pods").Name(b.Name).SubResource("binding").MaxRetries(0)
-	if until, ok := ctx.Deadline(); ok && !time.Now().Round(0).Before(until.Round(0)) {
-		return context.DeadlineExceeded // by the clock that goes on while a machine is suspended
-	} else if ok { // nor does the API server go on with what nobody waits for: another scheduler may hold the Lease by then
-		request.Timeout(max(time.Until(until).Truncate(time.Millisecond), time.Millisecond))
-	}
+	request.Timeout(max(left.Truncate(time.Millisecond), time.Millisecond)) // nor does the API server go on with what nobody waits for: another scheduler may hold the Lease by then
 	err := request.
 		Body(&v1.Binding{
 			ObjectMeta: metav1.ObjectMeta{

@@ -1,6 +1,6 @@
 //go:build unix
 
-package roles
+package coord
 
 import (
 	"io/fs"
@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// ownedByThisUser reports whether a file is that of this process's user.
-func ownedByThisUser(is fs.FileInfo) bool {
+// OwnedByThisUser reports whether a file is that of this process's user.
+func OwnedByThisUser(is fs.FileInfo) bool {
 	s, ok := is.Sys().(*syscall.Stat_t)
 	return ok && int(s.Uid) == os.Geteuid()
 }
