@@ -175,6 +175,37 @@ func TestTheSecurePortIsServedAsKubeSchedulers(t *testing.T) {
 		})
 	})
 
+	t.Run("what it keeps goes with it", func(t *testing.T) {
+		parent, err := os.MkdirTemp("", "s") // a socket's path is short
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(parent)
+		t.TempDir() // the test's own are elsewhere
+		t.Setenv("TMPDIR", parent)
+		p := startInPlace(t, "--kubeconfig", good, "--leader-elect=false")
+		p.want(t, "/readyz", nil, http.StatusOK)
+		var size int64
+		if err := filepath.WalkDir(parent, func(_ string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return nil // files come and go
+			}
+			if info, err := d.Info(); err == nil {
+				size += info.Size()
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if size == 0 || size > 32<<20 {
+			t.Errorf("it keeps %d bytes", size)
+		}
+		p.proc.Stop()
+		if left, err := os.ReadDir(parent); err != nil || len(left) > 0 {
+			t.Errorf("it leaves %v behind, %v", left, err)
+		}
+	})
+
 	t.Run("a stranger asks once a connection", func(t *testing.T) {
 		p := startInPlace(t, "--kubeconfig", good, "--leader-elect=false")
 		addresses := make(map[string]bool)

