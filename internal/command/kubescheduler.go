@@ -153,6 +153,9 @@ func (k *kubeScheduler) addDeprecated(fs *pflag.FlagSet) {
 // aloneTTL is the default of how long a role that fell silent keeps what it holds where nobody else could take it: a process that was held up goes on.
 const aloneTTL = 30 * time.Second
 
+// recordedTTL is the default with --data-dir.
+const recordedTTL = 5 * time.Second
+
 const protobuf = "application/vnd.kubernetes.protobuf"
 
 // flagFates say what becomes of each of kube-scheduler's flags. Of those that begin with nothing, it is said in the log that they were given.
@@ -231,6 +234,9 @@ func (k *kubeScheduler) finish(cmd *cobra.Command) error {
 	fs := cmd.Flags()
 	k.cluster.cluster.Source, k.cluster.election.allNames = "kube", true
 	k.beside(fs)
+	if k.options.DataDir != "" && !fs.Changed("lease-ttl") { // what the process held before it was killed is in the data, and has to end first
+		k.common.LeaseTTL = recordedTTL
+	}
 	if k.options.Access.By == "" && (k.common.Listen != "" || k.options.HTTPListen != "") {
 		k.options.Access.By = roles.AccessKubernetes
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -150,6 +151,11 @@ func TestInKubeSchedulersPlaceNothingIsSharedWithoutTheLease(t *testing.T) {
 	}
 	if k.options.Kubeconfig != "/etc/kubernetes/scheduler.conf" { // the file has none
 		t.Errorf("the kubeconfig is %q", k.options.Kubeconfig)
+	}
+	for args, want := range map[string]time.Duration{"--data-dir=": 30 * time.Second, "--data-dir=d": 5 * time.Second, "--data-dir=d --lease-ttl=7s": 7 * time.Second} {
+		if k, err := inPlace(t, append(strings.Fields(args), "--kubeconfig=x")...); err != nil || k.common.LeaseTTL != want {
+			t.Errorf("%s: %v, %v, want %v", args, k.common.LeaseTTL, err, want)
+		}
 	}
 	if k, err = inPlace(t, "--kubeconfig=x", "--leader-elect=false"); err != nil || k.options.Election != nil {
 		t.Errorf("without an election: %+v, %v", k.options.Election, err)
