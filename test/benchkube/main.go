@@ -30,6 +30,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -204,8 +205,9 @@ func (cfg *config) choose(workloads, contenders string) error {
 			if c.cards == devicePluginGives && w.cards == nil {
 				return fmt.Errorf("--contenders: %s is of workloads with cards, not of %s", c.name, w.name)
 			}
-			for flag, path := range cfg.binariesOf(c) {
-				if _, err := os.Stat(path); err != nil {
+			paths := cfg.binariesOf(c)
+			for _, flag := range slices.Sorted(maps.Keys(paths)) { // the first that is not there, always the same
+				if _, err := os.Stat(paths[flag]); err != nil {
 					return fmt.Errorf("%s: %w", flag, err)
 				}
 			}

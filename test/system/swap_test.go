@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/berth-scheduler/berth/internal/kubetest"
 	"github.com/berth-scheduler/berth/test/berthtest"
@@ -143,8 +145,11 @@ func (s *turns) follow(t *testing.T, cp *kubetest.ControlPlane) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forEver := metav1.ListOptions{ResourceVersion: list.ResourceVersion, TimeoutSeconds: new(int64(24 * 3600))}
-	leases, err := cp.Client().CoordinationV1().Leases("kube-system").Watch(ctx, forEver)
+	// An API server that has too much to do ends watches: they go on where they have ended.
+	forEver := func(watch cache.WatchFuncWithContext) (watch.Interface, error) {
+		return watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{WatchFuncWithContext: watch})
+	}
+	leases, err := forEver(cp.Client().CoordinationV1().Leases("kube-system").Watch)
 	one("leases", leases, err, func(revision int64, o any) {
 		if lease := o.(*coordinationv1.Lease); lease.Name == theirs {
 			holder := ""
@@ -156,7 +161,7 @@ func (s *turns) follow(t *testing.T, cp *kubetest.ControlPlane) {
 			s.leases = append(s.leases, turn{revision, holder})
 		}
 	})
-	pods, err := cp.Client().CoreV1().Pods("default").Watch(ctx, forEver)
+	pods, err := forEver(cp.Client().CoreV1().Pods("default").Watch)
 	one("pods", pods, err, func(revision int64, o any) {
 		if pod := o.(*corev1.Pod); pod.Spec.NodeName != "" && s.bound[pod.Name] == 0 {
 			s.bound[pod.Name] = revision
