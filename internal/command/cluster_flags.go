@@ -91,6 +91,21 @@ func (f *clusterFlags) addPlacing(fs *pflag.FlagSet) {
 	fs.Uint64Var(&f.seed, "seed", 0, "of the order in which nodes of equal score are preferred")
 }
 
+// addAsked adds the flags of a command by which a person asks about a cluster: what the kubeconfig is for, and what becomes of the pods of the scheduler names.
+func (f *clusterFlags) addAsked(fs *pflag.FlagSet, kubeconfig, pods string) {
+	rest := pflag.NewFlagSet("", pflag.ContinueOnError) // of which only the defaults are wanted
+	f.addPlacing(rest)
+	f.addUnschedulable(rest)
+	f.cluster.KubeQPS, f.cluster.KubeBurst = defaultQPS, defaultQPS
+	fs.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", kubeconfig+" (default: the service account of the pod Berth runs in)")
+	fs.StringVar(&f.cluster.Master, "master", "", "the URL of the API server, instead of that of the kubeconfig")
+	f.addFiles(fs)
+	fs.Lookup("config").Usage = "kube-scheduler's configuration file; by default its profile is the default one"
+	fs.Lookup("write-config-to").Hidden = true
+	fs.StringVar(&f.schedulerName, "scheduler-name", "default-scheduler", "spec.schedulerName of the pods that "+pods+", if there is no file")
+	fs.StringSliceVar(&f.gates, gatesFlag, nil, "kube-scheduler's feature gates")
+}
+
 func (f *clusterFlags) addConfig(fs *pflag.FlagSet) {
 	section(fs, configSection, f.addFiles)
 	section(fs, electionSection, f.election.add)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/berth-scheduler/berth/internal/doctor"
 )
@@ -67,16 +66,7 @@ func doctorCommand(in *CompiledIn) *cobra.Command {
 		},
 	}
 	fs := c.Flags()
-	rest := pflag.NewFlagSet("", pflag.ContinueOnError) // of which only the defaults are wanted
-	cl.addPlacing(rest)
-	cl.addUnschedulable(rest)
-	cl.cluster.KubeQPS, cl.cluster.KubeBurst = defaultQPS, defaultQPS
-	fs.StringVar(&cl.cluster.Kubeconfig, "kubeconfig", "", "the credentials that Berth would have (default: the service account of the pod Berth runs in)")
-	fs.StringVar(&cl.cluster.Master, "master", "", "the URL of the API server, instead of that of the kubeconfig")
-	cl.addFiles(fs)
-	fs.Lookup("write-config-to").Hidden = true
-	fs.StringVar(&cl.schedulerName, "scheduler-name", "default-scheduler", "spec.schedulerName of the pods that Berth would place, if there is no file")
-	fs.StringSliceVar(&cl.gates, gatesFlag, nil, "kube-scheduler's feature gates")
+	cl.addAsked(fs, "the credentials that Berth would have", "Berth would place")
 	fs.BoolVar(&cl.election.elect, "leader-elect", true, "place pods only while holding the Lease")
 	cl.election.addLease(fs)
 	fs.DurationVar(&within, "within", 5*time.Minute, "after how long to give up")

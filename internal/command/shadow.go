@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/roles"
@@ -64,17 +63,7 @@ func shadowCommand(in *CompiledIn) *cobra.Command {
 		},
 	}
 	fs := c.Flags()
-	rest := pflag.NewFlagSet("", pflag.ContinueOnError) // of which only the defaults are wanted
-	cl.addPlacing(rest)
-	cl.addUnschedulable(rest)
-	cl.cluster.KubeQPS, cl.cluster.KubeBurst = defaultQPS, defaultQPS
-	fs.StringVar(&cl.cluster.Kubeconfig, "kubeconfig", "", "how to reach the API server (default: the service account of the pod Berth runs in)")
-	fs.StringVar(&cl.cluster.Master, "master", "", "the URL of the API server, instead of that of the kubeconfig")
-	cl.addFiles(fs)
-	fs.Lookup("config").Usage = "kube-scheduler's configuration file; by default its profile is the default one"
-	fs.Lookup("write-config-to").Hidden = true
-	fs.StringVar(&cl.schedulerName, "scheduler-name", "default-scheduler", "spec.schedulerName of the pods to look at, if there is no file")
-	fs.StringSliceVar(&cl.gates, gatesFlag, nil, "kube-scheduler's feature gates")
+	cl.addAsked(fs, "how to reach the API server", "are looked at")
 	fs.DurationVar(&o.Every, "every", 10*time.Second, "how often to report")
 	fs.DurationVar(&o.For, "for", 0, "how long to follow; 0: until it is interrupted")
 	fs.IntVar(&o.Examples, "examples", 5, "how many pods to tell of each outcome that is worth a look")
