@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,6 @@ type clusterFlags struct {
 	election      electionFlags
 	inPlace       bool // the flags are kube-scheduler's, and so is what they mean beside a file
 	asks          bool // a person does, who names the kubeconfig that counts
-	holdsNothing  bool // and nothing is elected
 	compiledIn    compiledInFlags
 	written       []byte // what configFile has
 
@@ -216,7 +216,7 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 	}
 	f.cluster.Gates = f.options.Gates()
 	f.cluster.Election = f.election.of(f.completed)
-	if e := f.cluster.Election; e != nil && !f.holdsNothing && e.LeaseDuration <= e.RenewDeadline {
+	if e := f.cluster.Election; e != nil && e.LeaseDuration <= e.RenewDeadline {
 		return fmt.Errorf("--leader-elect-lease-duration: it is in whole seconds, so %v, which is not more than --leader-elect-renew-deadline, %v", e.LeaseDuration, e.RenewDeadline)
 	}
 	text, err := config.Encode(withoutSecrets(f.completed.Config))
@@ -315,6 +315,9 @@ func (f *clusterFlags) fromFlags() (*configv1.KubeSchedulerConfiguration, error)
 // are higher than kube-scheduler's. The configuration then says it too. kube-scheduler's flags are for what the file does not say.
 func (f *clusterFlags) connection(fs *pflag.FlagSet, cfg *configv1.KubeSchedulerConfiguration) {
 	c := &cfg.ClientConnection
+	if f.inPlace { // where kube-scheduler's client takes its default
+		f.cluster.KubeQPS, f.cluster.KubeBurst = cmp.Or(f.cluster.KubeQPS, defaultQPS), cmp.Or(f.cluster.KubeBurst, defaultQPS)
+	}
 	given := func(flag string) bool { return !f.inPlace && fs.Changed(flag) }
 	if given("kubeconfig") || f.asks && fs.Changed("kubeconfig") || c.Kubeconfig == "" {
 		c.Kubeconfig = f.cluster.Kubeconfig

@@ -118,6 +118,7 @@ func (k *kubeScheduler) add(fs *pflag.FlagSet) {
 	section(fs, partsSection, func(fs *pflag.FlagSet) { addParts(fs, &k.options) })
 	section(fs, memberSection, func(fs *pflag.FlagSet) { addIdentity(fs, &k.common) })
 	fs.Lookup("lease-ttl").DefValue, k.common.LeaseTTL = aloneTTL.String(), aloneTTL
+	fs.Lookup("lease-ttl").Usage += "; with --data-dir, 5s by default"
 	section(fs, etcdSection, func(fs *pflag.FlagSet) {
 		fs.StringVar(&k.options.DataDir, "data-dir", "", "where the embedded etcd keeps what it records; empty: nothing outlives the process, as with kube-scheduler")
 	})

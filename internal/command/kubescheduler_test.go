@@ -251,6 +251,9 @@ func TestWhatKubeSchedulerTakesStartsBerthToo(t *testing.T) {
 			t.Errorf("nothing says %q: %q", want, k.cluster.notes)
 		}
 	}
+	if k, err := inPlace(t, "--kubeconfig=x", "--kube-api-qps=0", "--kube-api-burst=0"); err != nil || k.options.KubeQPS != defaultQPS || k.options.KubeBurst != defaultQPS {
+		t.Errorf("0 requests per second: %v, %v", k.options.KubeQPS, err)
+	}
 	if _, err := inPlace(t, "--kubeconfig=x", "--leader-elect-lease-duration=10500ms", "--leader-elect-renew-deadline=10200ms"); err == nil || !strings.Contains(err.Error(), "--leader-elect-lease-duration") {
 		t.Errorf("a lease that is shorter in whole seconds: %v", err)
 	}

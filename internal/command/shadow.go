@@ -16,7 +16,7 @@ import (
 )
 
 func shadowCommand(in *CompiledIn) *cobra.Command {
-	cl := clusterFlags{inPlace: true, asks: true, holdsNothing: true, compiledIn: compiledInFlags{in: in}}
+	cl := clusterFlags{inPlace: true, asks: true, compiledIn: compiledInFlags{in: in}}
 	var log LogFlags
 	o := roles.ShadowOptions{}
 	var output string

@@ -90,9 +90,14 @@ func Ephemeral() (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := fileutil.TryLockFile(filepath.Join(dir, ephemeralMark), os.O_WRONLY|os.O_CREATE, 0o600)
+	// The mark is locked when it gets its name: else another process could take the folder away in between.
+	mark := filepath.Join(dir, ephemeralMark)
+	lock, err := fileutil.TryLockFile(mark+"-soon", os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := os.Rename(mark+"-soon", mark); err != nil {
+		return nil, errors.Join(err, lock.Close(), os.RemoveAll(dir))
 	}
 	return &Folder{dir, lock}, nil
 }

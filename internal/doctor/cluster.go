@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/berth-scheduler/berth/internal/source"
@@ -24,9 +26,13 @@ const oldest, newest = 34, 36
 
 // versions finds whether the API server is of a release that Berth knows.
 func (x *examined) versions(ctx context.Context) ([]Finding, error) {
-	v, err := x.client.Discovery().ServerVersion()
+	response, text, err := x.get(ctx, "/version", "")
 	if err != nil {
 		return nil, err
+	}
+	var v version.Info
+	if response.StatusCode != http.StatusOK || json.Unmarshal(text, &v) != nil {
+		return nil, fmt.Errorf("/version is answered with %s", response.Status)
 	}
 	minor, err := strconv.Atoi(strings.TrimRight(v.Minor, "+"))
 	if err != nil || v.Major != "1" {
@@ -111,11 +117,11 @@ func (x *examined) pods(ctx context.Context) ([]Finding, error) {
 			Fix: "keep that one, or give Berth's configuration a profile of its name"})
 	}
 	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(string(a.Level)+a.What, string(b.Level)+b.What) })
+	if err != nil && !apierrors.IsNotFound(err) {
+		listErr = errors.Join(listErr, fmt.Errorf("list device classes, of which extended resources may be: %w", err))
+	}
 	if listErr == nil && !slices.ContainsFunc(out, func(f Finding) bool { return f.Level == Fail }) {
 		out = append(out, Finding{Level: OK, What: fmt.Sprintf("of %d pods of %s, Berth can judge all", total, strings.Join(x.cfg.Names, ", "))})
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		out = append(out, Finding{Level: Note, What: "whether pods ask for resources of DeviceClasses could not be found out: " + err.Error()})
 	}
 	return out, listErr
 }
@@ -168,17 +174,23 @@ func (x *examined) schedulers(ctx context.Context) ([]Finding, error) {
 	return out, nil
 }
 
+// probe asks for a node, which costs the API server little, and is let through or refused as others of the user's requests are.
+func (x *examined) probe(ctx context.Context) (*http.Response, error) {
+	response, _, err := x.get(ctx, "/api/v1/nodes", "limit=1")
+	if err == nil && response.StatusCode != http.StatusOK && response.StatusCode != http.StatusForbidden {
+		err = fmt.Errorf("/api/v1/nodes is answered with %s", response.Status)
+	}
+	return response, err
+}
+
 // unfair are the priority levels in which requests of everybody wait.
 var unfair = []string{"catch-all", "global-default", "workload-low"}
 
 // fairness finds how the API server lets the user's requests through.
 func (x *examined) fairness(ctx context.Context) ([]Finding, error) {
-	response, _, err := x.get(ctx, "/api/v1/nodes", "limit=1")
+	response, err := x.probe(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusForbidden {
-		return nil, fmt.Errorf("/api/v1/nodes is answered with %s", response.Status)
 	}
 	schema, level := response.Header.Get("X-Kubernetes-Pf-Flowschema-Uid"), response.Header.Get("X-Kubernetes-Pf-Prioritylevel-Uid")
 	if schema == "" {
@@ -223,12 +235,9 @@ func (x *examined) latency(ctx context.Context) ([]Finding, error) {
 	var skew time.Duration
 	for range probes {
 		began := x.now()
-		response, _, err := x.get(ctx, "/api/v1/nodes", "limit=1")
+		response, err := x.probe(ctx)
 		if err != nil {
 			return nil, err
-		}
-		if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusForbidden {
-			return nil, fmt.Errorf("/api/v1/nodes is answered with %s", response.Status)
 		}
 		ended := x.now()
 		took = append(took, ended.Sub(began))

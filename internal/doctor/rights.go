@@ -89,8 +89,6 @@ func (x *examined) rights(ctx context.Context) ([]Finding, error) {
 			out = append(out, Finding{Level: Fail, What: fmt.Sprintf("the user may not %s the lease %s/%s, without which no pod is placed", strings.Join(missing, ", "), x.cfg.LeaseNamespace, name),
 				Fix: grant + "; deploy/kustomize/components/lease has the Lease's"})
 		}
-	}
-	if name := x.cfg.LeaseName; name != "" {
 		ok, err := may(authorizationv1.ResourceAttributes{Group: "coordination.k8s.io", Resource: "leases", Namespace: x.cfg.LeaseNamespace, Verb: "create"})
 		if err != nil {
 			return out, err
@@ -103,12 +101,17 @@ func (x *examined) rights(ctx context.Context) ([]Finding, error) {
 		out = append(out, Finding{Level: OK, What: fmt.Sprintf("the user may do all that Berth does (%d questions)", asked)})
 	}
 	// What kube-scheduler's secure port needs, by which metrics are read: it may have a user of its own.
-	var missing []string
-	for what, a := range map[string]authorizationv1.ResourceAttributes{
+	authentication := authorizationv1.ResourceAttributes{Resource: "configmaps", Namespace: "kube-system", Name: "extension-apiserver-authentication"}
+	asks := map[string]authorizationv1.ResourceAttributes{
 		"create tokenreviews":         {Group: "authentication.k8s.io", Resource: "tokenreviews", Verb: "create"},
 		"create subjectaccessreviews": {Group: "authorization.k8s.io", Resource: "subjectaccessreviews", Verb: "create"},
-		"get configmaps kube-system/extension-apiserver-authentication": {Resource: "configmaps", Namespace: "kube-system", Name: "extension-apiserver-authentication", Verb: "get"},
-	} {
+	}
+	for _, verb := range []string{"get", "list", "watch"} {
+		authentication.Verb = verb
+		asks[verb+" the configmap kube-system/"+authentication.Name] = authentication
+	}
+	var missing []string
+	for what, a := range asks {
 		ok, err := may(a)
 		if err != nil {
 			return out, err
@@ -119,7 +122,7 @@ func (x *examined) rights(ctx context.Context) ([]Finding, error) {
 	}
 	if len(missing) > 0 {
 		slices.Sort(missing)
-		out = append(out, Finding{Level: Note, What: fmt.Sprintf("the user may not %s: nobody gets /metrics of berth kube-scheduler by it", strings.Join(missing, ", ")),
+		out = append(out, Finding{Level: Note, What: fmt.Sprintf("the user may not %s: not everybody who may get /metrics of berth kube-scheduler is known by it", strings.Join(missing, ", ")),
 			Fix: "let --authentication-kubeconfig and --authorization-kubeconfig name a user who may, as system:kube-scheduler is"})
 	}
 	return out, nil

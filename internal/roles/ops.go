@@ -29,6 +29,7 @@ type operations struct {
 	members []named
 	config  map[string]any // of /configz, by component
 	own     map[string]any // of it, Berth's own settings, by what they are of
+	shares  bool           // scheduler names with others, by a Lease
 	synced  atomic.Bool    // the cluster has been followed, in kube-scheduler's place
 }
 
@@ -76,6 +77,7 @@ func (o *operations) sayBinder(cl Cluster) {
 		"maxUnschedulableSeconds": cl.Settings.MaxUnschedulableSeconds, "preemptionSeesVolumes": cl.Settings.PreemptionSeesVolumes,
 	}
 	if cl.Election != nil {
+		o.shares = true
 		o.own["binder"].(map[string]any)["sharedNames"] = cl.Election.Names
 	}
 	if len(cl.PluginServices) > 0 {

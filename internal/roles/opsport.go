@@ -64,7 +64,7 @@ var errEnding = errors.New("process is shutting down")
 
 // elects has kube-scheduler's check of its election, if there is one. It never fails: a Lease that is held and not renewed is not acted upon, for Berth's claim on it ends by Berth's own clock.
 func (o *operations) elects() []rpc.Check {
-	if _, elects := o.own["binder"].(map[string]any)["sharedNames"]; !elects {
+	if !o.shares {
 		return nil
 	}
 	return []rpc.Check{{Name: checkElection}}

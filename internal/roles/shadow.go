@@ -123,7 +123,11 @@ func (f *following) run(ctx context.Context, g *errgroup.Group) error {
 			}
 		case refused := <-f.looks:
 			f.looked = false
-			f.shadow.Look(refused, time.Now())
+			if now := time.Now(); f.shadow.Behind(now) == 0 { // what the scheduler says of now is no news of a while ago
+				f.shadow.Look(refused, now)
+			} else {
+				f.shadow.Look(nil, now)
+			}
 		case <-tick.C:
 		case <-look.C:
 			f.look(g)
@@ -153,18 +157,15 @@ func (f *following) tell(t toldAt) error {
 
 // take takes what has arrived, as long as not too much waits to be looked at, and returns up to when all has been taken.
 func (f *following) take() (upTo time.Time, err error) {
-	for f.shadow.Ahead() < shadowAhead {
-		select {
-		case t := <-f.events:
-			if err := f.tell(t); err != nil {
-				return time.Time{}, err
-			}
-			continue
-		default:
+	for len(f.events) > 0 { // nobody else takes any
+		if f.shadow.Ahead() >= shadowAhead {
+			return f.newest, nil
 		}
-		return time.Now(), nil
+		if err := f.tell(<-f.events); err != nil {
+			return time.Time{}, err
+		}
 	}
-	return f.newest, nil
+	return time.Now(), nil
 }
 
 // now is a channel that never waits.

@@ -10,7 +10,7 @@ import (
 
 // others calls try with the state as it would be if the binds around a pod's had come in other orders, with a sentence about each, until it returns true. The state is as it was
 // afterwards. Few says that only the likely ones are to be tried.
-func (s *Shadow) others(b *bind, next []told, few bool, try func(how string) bool) error {
+func (s *Shadow) others(b *bind, next []*told, few bool, try func(how string) bool) error {
 	// 1. Which binds may have been in flight? Of one that had arrived before the pod came, or of whose pod nothing had been seen when the pod's arrived, the order is known.
 	var before []*bind // the newest last
 	for _, r := range s.recent {

@@ -29,7 +29,7 @@ const (
 type Config struct {
 	// Settings have the profiles of the scheduler that is followed.
 	Settings cluster.Settings
-	// Examples is how many pods are told of each outcome; 0 means 10.
+	// Examples is how many pods are told of each outcome.
 	Examples int
 	Now      func() time.Time // to measure by; nil means time.Now
 }
@@ -79,7 +79,7 @@ type Shadow struct {
 	evaluator *engine.Evaluator
 
 	synced  bool
-	ahead   []told                  // what has been told and is not in the state yet
+	ahead   []*told                 // what has been told and is not in the state yet
 	binds   int                     // of these, how many bind a pod
 	recent  []*bind                 // the last that are in the state, and still there, oldest first
 	last    map[string]source.Event // by uid, what the state has of the pods that are in waits or recent
@@ -95,9 +95,6 @@ type Shadow struct {
 
 // New returns a Shadow of a cluster of which nothing is known yet.
 func New(cfg Config) (*Shadow, error) {
-	if cfg.Examples == 0 {
-		cfg.Examples = 10
-	}
 	s := &Shadow{
 		cfg: cfg, names: make(map[string]*cluster.Profile), state: cluster.New(cluster.Version{Epoch: 1}),
 		evaluator: engine.NewEvaluator(engine.EvaluatorConfig{}), waits: make(map[string]waiting), binding: make(map[string]bool), fit: make(map[string]fitting), last: make(map[string]source.Event),
@@ -140,7 +137,7 @@ func (s *Shadow) Tell(e source.Event, at time.Time) error {
 		}
 	}
 	s.note(e, at)
-	t := told{e, at, s.isBind(e)}
+	t := &told{e, at, s.isBind(e)}
 	if s.ahead = append(s.ahead, t); t.binds {
 		s.binds++
 		s.binding[e.Pod.UID] = true
@@ -252,7 +249,7 @@ func (s *Shadow) relearn() {
 }
 
 // take makes an event part of the state, and judges it before if it binds a pod. Next is what has been told since.
-func (s *Shadow) take(t told, next []told) error {
+func (s *Shadow) take(t *told, next []*told) error {
 	e := t.event
 	delete(s.coming, e.Pod.UID)
 	if !t.binds {
@@ -268,7 +265,7 @@ func (s *Shadow) take(t told, next []told) error {
 	s.binds--
 	is := s.waits[e.Pod.UID]
 	b := &bind{is.pod, e, is.since, t.at, turn{is.pod.Priority, is.number}}
-	if err := s.judge(b, is, next); err != nil {
+	if err := s.judge(b, next); err != nil {
 		return err
 	}
 	delete(s.waits, e.Pod.UID)
@@ -374,7 +371,7 @@ func (s *Shadow) sampled(profile *cluster.Profile, f finding) bool {
 }
 
 // judge says what Berth would have done with a pod that has been bound, before the state has that.
-func (s *Shadow) judge(b *bind, is waiting, next []told) error {
+func (s *Shadow) judge(b *bind, next []*told) error {
 	pod, node := &b.pending, b.bound.Pod.NodeName
 	profile := s.names[pod.Class.SchedulerName]
 	// Where a pod is to go, kube-scheduler writes to it, or to its claims, before it binds it: what Berth would have chosen without knowing that cannot be said.
@@ -388,7 +385,7 @@ func (s *Shadow) judge(b *bind, is waiting, next []told) error {
 		s.report.Unknown++
 		return nil
 	}
-	s.report.took(is0.took, b.at.Sub(is.since))
+	s.report.took(is0.took, b.at.Sub(b.since))
 	example := Example{Pod: pod.Namespace + "/" + pod.Name, Node: node, Berth: is0.node, Total: is0.total, Best: is0.best}
 	switch is0.verdict {
 	case same:

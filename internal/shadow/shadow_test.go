@@ -27,7 +27,7 @@ func begin(t *testing.T, percentage int32, nodes map[string]string) *tale {
 	t.Helper()
 	profile := engine.DefaultProfile("default-scheduler")
 	profile.PercentageOfNodesToScore = percentage
-	s, err := New(Config{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{profile}}, Now: func() time.Time { return time.Unix(0, 0) }})
+	s, err := New(Config{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{profile}}, Examples: 10, Now: func() time.Time { return time.Unix(0, 0) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,10 +60,11 @@ func TestTheDoctorSaysWhatStandsInTheWay(t *testing.T) {
 	if err := cp.CreateNodes(ctx, 2, kubetest.PlainNode); err != nil {
 		t.Fatal(err)
 	}
+	// has looks for a finding. A level of "" is any but fail: how fast something is says nothing of a machine that is busy.
 	has := func(all []finding, level, check, what string) {
 		t.Helper()
 		for _, f := range all {
-			if f.Level == level && f.Check == check && strings.Contains(f.What, what) {
+			if (f.Level == level || level == "" && f.Level != "fail") && f.Check == check && strings.Contains(f.What, what) {
 				if level == "fail" && f.Fix == "" {
 					t.Errorf("nothing says what to do about %q", f.What)
 				}
@@ -85,13 +86,13 @@ func TestTheDoctorSaysWhatStandsInTheWay(t *testing.T) {
 	has(all, "ok", "pods", "Berth can judge all")
 	has(all, "ok", "schedulers", "nobody has the Lease kube-system/kube-scheduler")
 	has(all, "note", "priority and fairness", "which that is it may not see")
-	has(all, "ok", "latency and clock", "answers in")
-	has(all, "ok", "latency and clock", "clock is that of the API server")
+	has(all, "", "latency and clock", "answers in")
+	has(all, "", "latency and clock", "this machine's clock")
 	has(all, "note", "etcd", "403 Forbidden")
 
 	// 2. An administrator sees more.
 	all, _, _ = diagnose(t, "--kubeconfig", cp.Kubeconfig())
-	has(all, "ok", "etcd", "etcd takes up to")
+	has(all, "", "etcd", "etcd takes up to")
 	has(all, "ok", "etcd", "it holds")
 
 	// 3. A user who may read pods alone, a configuration that is none, pods that Berth cannot judge or is not asked about, and a Lease that is held.
@@ -144,7 +145,7 @@ func TestTheDoctorSaysWhatStandsInTheWay(t *testing.T) {
 	has(all, "fail", "pods", "1 pods ask for what Berth does not judge")
 	has(all, "fail", "pods", "1 pods ask for example.com/gpu, which the DeviceClass gpus stands for")
 	has(all, "note", "pods", `1 pods wait for the scheduler "another"`)
-	has(all, "note", "rights", "create subjectaccessreviews, create tokenreviews, get configmaps kube-system/extension-apiserver-authentication: nobody gets /metrics")
+	has(all, "note", "rights", "create subjectaccessreviews, create tokenreviews, get the configmap kube-system/extension-apiserver-authentication, list")
 	has(all, "fail", "schedulers", "it could not be found out")
 
 	scheduler, err := kubetest.StartProcess(theirs, filepath.Join(t.TempDir(), "log"), kubeScheduler(t), "--kubeconfig", cp.Kubeconfig(), "--secure-port=0")

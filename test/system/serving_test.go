@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,9 +14,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	"sigs.k8s.io/yaml"
@@ -22,6 +26,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/kubetest"
 	"github.com/berth-scheduler/berth/test/berthtest"
 )
+
+var servedPods = flag.Int("served-pods", 0, "pods that are placed before it is measured what is kept on disk")
 
 // servingPatience bounds waits for a process to answer.
 const servingPatience = 3 * time.Minute
@@ -185,22 +191,60 @@ func TestTheSecurePortIsServedAsKubeSchedulers(t *testing.T) {
 		t.Setenv("TMPDIR", parent)
 		p := startInPlace(t, "--kubeconfig", good, "--leader-elect=false")
 		p.want(t, "/readyz", nil, http.StatusOK)
-		var size int64
-		if err := filepath.WalkDir(parent, func(_ string, d os.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return nil // files come and go
+		sizeOf := func() (size int64) {
+			t.Helper()
+			if err := filepath.WalkDir(parent, func(_ string, d os.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return nil // files come and go
+				}
+				if info, err := d.Info(); err == nil {
+					size += info.Size()
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
 			}
-			if info, err := d.Info(); err == nil {
-				size += info.Size()
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
+			return size
 		}
+		size := sizeOf()
 		if size == 0 || size > 32<<20 {
 			t.Errorf("it keeps %d bytes", size)
 		}
-		p.proc.Stop()
+		t.Logf("it keeps %.1f MiB at rest", float64(size)/(1<<20))
+		if *servedPods > 0 {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*servingPatience)
+			defer cancel()
+			if err := cp.CreateNodes(ctx, *servedPods/100+1, kubetest.PlainNode); err != nil {
+				t.Fatal(err)
+			}
+			seen := &turns{bound: make(map[string]int64)}
+			seen.follow(t, cp)
+			if err := cp.CreatePods(ctx, *servedPods, func(i int) *corev1.Pod {
+				pod := kubetest.PlainPod(i)
+				pod.Spec.Containers[0].Resources.Requests = nil
+				return pod
+			}); err != nil {
+				t.Fatal(err)
+			}
+			berthtest.Await(t, 2*servingPatience, "all pods to be bound", func(context.Context) error {
+				if n := seen.count(); n < *servedPods {
+					return fmt.Errorf("%d are", n)
+				}
+				return nil
+			})
+			t.Logf("it keeps %.1f MiB when it has placed %d pods", float64(sizeOf())/(1<<20), *servedPods)
+		}
+		if err := syscall.Kill(p.proc.PID(), syscall.SIGTERM); err != nil { // and nothing after a while: on a busy machine it takes its time
+			t.Fatal(err)
+		}
+		berthtest.Await(t, servingPatience, "the process to end", func(context.Context) error {
+			select {
+			case <-p.proc.Done():
+				return nil
+			default:
+				return errors.New("it runs")
+			}
+		})
 		if left, err := os.ReadDir(parent); err != nil || len(left) > 0 {
 			t.Errorf("it leaves %v behind, %v", left, err)
 		}
