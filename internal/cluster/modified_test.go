@@ -222,7 +222,7 @@ func marksOf(st *cluster.State) marks {
 // isOfVolumes reports whether a delta changes an object that volumes are made of.
 func isOfVolumes(d cluster.Delta, before map[cluster.ObjectKey]bool) bool {
 	of := func(key cluster.ObjectKey) bool {
-		return key.Kind >= cluster.PersistentVolumeKind && key.Kind <= cluster.VolumeAttachmentKind
+		return key.Kind.OfVolumes() || key.Kind == cluster.UnservedKind
 	}
 	switch d := d.(type) {
 	case cluster.ObjectSet:

@@ -24,6 +24,9 @@ const (
 	CSIDriverKind             ObjectKind = kindObject + 5
 	CSIStorageCapacityKind    ObjectKind = kindObject + 6
 	VolumeAttachmentKind      ObjectKind = kindObject + 7
+
+	// UnservedKind is no kind of Kubernetes: its objects name resources that cannot be read.
+	UnservedKind ObjectKind = kindObject + 8
 )
 
 // objectKinds says of each kind how Kubernetes calls it, and returns an object that has its key and nothing else. One of a kind that
@@ -42,6 +45,7 @@ var objectKinds = map[ObjectKind]objectKind{
 		return &CSIStorageCapacity{Namespace: k.Namespace, Name: k.Name}
 	}},
 	VolumeAttachmentKind: {"VolumeAttachment", func(k ObjectKey) Object { return &VolumeAttachment{Name: k.Name} }},
+	UnservedKind:         {"Unserved", func(k ObjectKey) Object { return &Unserved{Name: k.Name} }},
 }
 
 type objectKind struct {
@@ -58,6 +62,12 @@ func (k ObjectKind) Possible() bool { return k >= kindObject && k <= maxObjectKi
 func (k ObjectKind) String() string {
 	return cmp.Or(objectKinds[k].name, fmt.Sprintf("kind %d", int32(k)))
 }
+
+// OfKubernetes reports whether objects of the kind are Kubernetes', and not Berth's own.
+func (k ObjectKind) OfKubernetes() bool { return k != UnservedKind }
+
+// OfVolumes reports whether volumes are made of objects of the kind.
+func (k ObjectKind) OfVolumes() bool { return k >= PersistentVolumeKind && k <= VolumeAttachmentKind }
 
 // ObjectKinds returns the kinds that this release knows, by number.
 func ObjectKinds() []ObjectKind { return slices.Sorted(maps.Keys(objectKinds)) }

@@ -65,9 +65,9 @@ func (v *volumes) restore(seq Seq) {
 	}
 }
 
-// VolumeObjectsModified returns the seq of the last delta that changed an object of a kind that volumes are made of.
+// VolumeObjectsModified returns the seq of the last delta that changed an object of a kind that volumes are made of, or whether these can be read.
 func (s *State) VolumeObjectsModified() Seq {
-	var last Seq
+	last := s.ObjectsModified(UnservedKind)
 	for kind := PersistentVolumeKind; kind <= VolumeAttachmentKind; kind++ {
 		last = max(last, s.ObjectsModified(kind))
 	}

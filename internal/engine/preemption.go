@@ -175,6 +175,9 @@ func (e *Evaluator) Preempts(st *cluster.State, pod cluster.PodID) (why string, 
 	case row.NeverPreempts:
 		return notEligibleNever, false
 	}
+	if u := st.Unserved(cluster.BudgetResource); u != nil { // whom they protect is not known
+		return "not eligible: " + notServed(u), false
+	}
 	nominated := st.Nodes.ByName(row.Nominated)
 	if nominated == cluster.NoNode {
 		return "", true

@@ -21,6 +21,7 @@ type podVolumes struct {
 	zone         zoneDemand
 
 	// What it was read from; see current.
+	unserved *cluster.Unserved // nil: all can be read
 	claims   []claimRead
 	drivers  []driverRead
 	modified cluster.Seq // State.VolumesModified
@@ -103,10 +104,17 @@ func resolveVolumes(st *cluster.State, spec *cluster.ClassSpec, labels *cluster.
 		}
 		v.claims = r.reads
 	}
-	// 1. Those that run at PreFilter, up to the first that refuses the pods.
+	// 1. Those that run at PreFilter, up to the first that refuses the pods. What cannot be read, the first of them would have read.
+	unserved := st.VolumesUnserved()
+	v.unserved = unserved
 	for _, name := range profile.PreFilters {
 		if p := PluginOf(name); p != nil && p.resolve != nil {
-			if v.refusal = p.resolve(r); v.refusal != "" {
+			if unserved != nil {
+				v.refusal = notServed(unserved)
+			} else {
+				v.refusal = p.resolve(r)
+			}
+			if v.refusal != "" {
 				v.refusedBy = name
 				break
 			}
@@ -124,6 +132,9 @@ func resolveVolumes(st *cluster.State, spec *cluster.ClassSpec, labels *cluster.
 	v.write(key)
 	return v
 }
+
+// notServed says that what volumes are made of cannot be read.
+func notServed(u *cluster.Unserved) string { return u.Name + " cannot be read: " + u.Why }
 
 // write adds what the volumes come to, if it is anything, to a key that says other things before.
 func (v *podVolumes) write(key *signatureKey) {
@@ -152,8 +163,11 @@ func (v *podVolumes) refuses() bool { return v != nil && (v.refusal != "" || v.e
 // current reports whether the volumes of pods with those labels still come to the same: it looks again at claims only if something has
 // changed, and then at no more than whether these are what they were.
 func (v *podVolumes) current(st *cluster.State, labels *cluster.Labels) bool {
-	if v == nil || len(v.claims)+len(v.drivers) == 0 || v.modified == st.VolumesModified() {
+	if v == nil || v.modified == st.VolumesModified() {
 		return true
+	}
+	if v.unserved != st.VolumesUnserved() {
+		return false
 	}
 	for k := range v.claims {
 		if readClaim(st, labels.Namespace, labels.Claims[k].Name, asOfNow) != v.claims[k] {

@@ -155,7 +155,7 @@ func (r *workloadReader) object(raw []byte, item bool) error {
 
 // ofVolumes reports whether volumes are made of objects of a kind.
 func ofVolumes(kind string) bool {
-	return slices.ContainsFunc(cluster.ObjectKinds(), func(k cluster.ObjectKind) bool { return k.String() == kind && k != cluster.BudgetKind })
+	return slices.ContainsFunc(cluster.ObjectKinds(), func(k cluster.ObjectKind) bool { return k.String() == kind && k.OfVolumes() })
 }
 
 // replicas is how many pods run at the same time.

@@ -495,5 +495,5 @@ func drawStorageLabels(t *rapid.T, n *v1.Node) {
 
 // storage are the keys of the objects of a world that volumes are made of.
 func (k keptObjects) storage() []cluster.ObjectKey {
-	return k.keys(slices.DeleteFunc(cluster.ObjectKinds(), func(kind cluster.ObjectKind) bool { return kind == cluster.BudgetKind })...)
+	return k.keys(slices.DeleteFunc(cluster.ObjectKinds(), func(kind cluster.ObjectKind) bool { return !kind.OfVolumes() })...)
 }

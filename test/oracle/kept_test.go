@@ -45,6 +45,9 @@ func (k keptObjects) all() []metav1.Object {
 // reduceKept reads what Berth's ledger keeps of an object.
 func reduceKept(o metav1.Object) cluster.Object {
 	for _, kind := range cluster.ObjectKinds() {
+		if !kind.OfKubernetes() {
+			continue
+		}
 		if tell := source.Reductions[kind.String()].Reduce(o); tell != nil {
 			return tell().Object
 		}

@@ -249,6 +249,17 @@ func (s *Source) waitFor(resource string, err error) {
 	}
 }
 
+// lacks notes that a resource cannot be read, and that nobody waits for it.
+func (s *Source) lacks(resource string, err error) {
+	s.mu.Lock()
+	before := s.pending[resource]
+	s.pending[resource] = nil
+	s.mu.Unlock()
+	if before != nil {
+		s.cfg.Log.Warn("resource cannot be read, and is looked for now and then: pods that need it wait", "resource", resource, "host", s.host, "err", err)
+	}
+}
+
 // Lookup reads the pod from the API server, which answers with the newest state there is.
 func (s *Source) Lookup(ctx context.Context, namespace, name string) (uid, node string, found bool, err error) {
 	pod, err := s.get(ctx, s.reads, namespace, name)

@@ -60,7 +60,9 @@ type mirror struct {
 	keeps    bool           // what objects are told as
 	changes  *atomic.Uint64 // counts what is put; nil: nobody counts
 
-	listed bool // of the reflector's goroutine
+	// Of the reflector's goroutine: whether it has been told for the first time, and what says that it cannot be read, nil if it can.
+	listed  bool
+	lacking *cluster.Unserved
 
 	// objects changes as the reflector says, which works from one goroutine at a time, and as status is written, from many.
 	// What it points to never changes.
@@ -177,6 +179,26 @@ func (m *mirror) Replace(objs []any, _ string) error {
 	}
 	m.replaced()
 	return nil
+}
+
+// unserved tells that the resource cannot be read, and counts it as told. What was told of it stays as it was.
+func (m *mirror) unserved(u cluster.Unserved) {
+	if m.lacking == nil || *m.lacking != u {
+		m.lacking = &u
+		m.teller.tell(source.Event{Kind: source.ObjectSet, Object: &u})
+	}
+	if !m.listed {
+		m.listed = true
+		m.teller.listed()
+	}
+}
+
+// served tells that it can be read again, if it could not be: behind all that there is of it.
+func (m *mirror) served() {
+	if m.lacking != nil {
+		m.teller.tell(source.Event{Kind: source.ObjectGone, Key: m.lacking.Key()})
+		m.lacking = nil
+	}
 }
 
 // Resync does nothing: nothing is kept that could be told again.

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/kubetest"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -57,14 +59,89 @@ func (c *testCluster) as(t *testing.T, binding rbacv1.ClusterRoleBinding) string
 	return path
 }
 
+// TestWhatNobodyHasToHaveIsNotWaitedFor has the role lack what stateful sets and classes of storage need, and then pods.
+func TestWhatNobodyHasToHaveIsNotWaitedFor(t *testing.T) {
+	plane := kubetest.StartT(t, kubetest.Options{Authorization: "RBAC"})
+	c := &testCluster{plane: plane, client: plane.Client()}
+	role, binding := granted(t)
+	rules := role.Rules
+	roles := c.client.RbacV1().ClusterRoles()
+	lacks := func(r *rbacv1.ClusterRole, resource string) {
+		t.Helper()
+		n := len(r.Rules)
+		if r.Rules = slices.DeleteFunc(slices.Clone(r.Rules), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, resource) }); len(r.Rules) == n {
+			t.Fatalf("no rule is about %s", resource)
+		}
+	}
+	lacks(&role, "statefulsets")
+	lacks(&role, "storageclasses")
+	made, err := roles.Create(within(t), &role, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.client.RbacV1().ClusterRoleBindings().Create(within(t), &binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.SetNode(t, sourcetest.Node("one"))
+	cfg := c.config()
+	cfg.Kubeconfig = c.as(t, binding)
+	s := newSource(t, cfg)
+	r := sourcetest.Record(t, s)
+	r.Synced()
+	awaitReady(t, s)
+	unserved := func(v sourcetest.View) (names []string) {
+		for key := range v.Objects {
+			if key.Kind == cluster.UnservedKind {
+				names = append(names, key.Name)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	r.View(func(v sourcetest.View) {
+		want := []string{"csidrivers", "csinodes", "csistoragecapacities", "replicasets", "statefulsets", "storageclasses", "volumeattachments"}
+		if got := unserved(v); !slices.Equal(got, want) {
+			t.Errorf("told as not served are %v, want %v", got, want)
+		}
+	})
+	lease, err := s.Lease(LeaseConfig{Namespace: "kube-system", Name: "a", Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.CatchUp(within(t)); err != nil {
+		t.Errorf("catch up without all that there is: %v", err)
+	}
+
+	made.Rules = rules
+	if made, err = roles.Update(within(t), made, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.Await("all to be served", func(v sourcetest.View) bool { return len(unserved(v)) == 0 })
+
+	// Without pods there is nothing to place, and Synced would be a lie.
+	lacks(made, "pods")
+	if _, err = roles.Update(within(t), made, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitUnready(t, newWatched(t, cfg), "pods", "forbidden")
+}
+
+// newWatched returns a source that is watched until the test ends.
+func newWatched(t *testing.T, cfg Config) *Source {
+	t.Helper()
+	s := newSource(t, cfg)
+	sourcetest.Record(t, s)
+	return s
+}
+
 func TestTheDeployedRoleIsEnoughAndWhatItLacksIsWaitedFor(t *testing.T) {
 	plane := kubetest.StartT(t, kubetest.Options{Authorization: "RBAC"})
 	c := &testCluster{plane: plane, client: plane.Client()}
 	role, binding := granted(t)
 	rules := role.Rules
-	role.Rules = slices.DeleteFunc(slices.Clone(rules), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "statefulsets") })
+	role.Rules = slices.DeleteFunc(slices.Clone(rules), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "namespaces") })
 	if len(role.Rules) != len(rules)-1 {
-		t.Fatalf("%d of %d rules are about stateful sets, want one", len(rules)-len(role.Rules), len(rules))
+		t.Fatalf("%d of %d rules are about namespaces, want one", len(rules)-len(role.Rules), len(rules))
 	}
 	roles := c.client.RbacV1().ClusterRoles()
 	less, err := roles.Create(within(t), &role, metav1.CreateOptions{})
@@ -82,10 +159,10 @@ func TestTheDeployedRoleIsEnoughAndWhatItLacksIsWaitedFor(t *testing.T) {
 	cfg.Kubeconfig = c.as(t, binding)
 	s := newSource(t, cfg)
 	r := sourcetest.Record(t, s)
-	awaitUnready(t, s, "replicasets", "forbidden")
+	awaitUnready(t, s, "nodes", "forbidden")
 	r.View(func(v sourcetest.View) {
 		if v.Synced {
-			t.Error("Synced was told without replica sets and stateful sets")
+			t.Error("Synced was told without nodes and namespaces")
 		}
 	})
 

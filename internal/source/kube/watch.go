@@ -6,12 +6,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -40,6 +42,10 @@ const (
 	maxDelay   = 2 * time.Second
 	// settled is how long it must have gone well for the delays to start from firstDelay again.
 	settled = 10 * time.Second
+
+	// A resource that is not served, or not to Berth, is waited for so long, since an API server that starts says so of all; then nobody waits for it, and it is looked for now and then.
+	unservedFor  = 2 * time.Second
+	unservedLook = 15 * time.Second
 )
 
 // resource is something that is followed: how it is listed, watched and told.
@@ -51,6 +57,7 @@ type resource struct {
 	fields  string // field selector
 	kind    kind   // unset: as source.Reductions has it
 	placing bool   // who places pods writes to it
+	needed  bool   // without it, nothing is placed
 	lists   *lists
 }
 
@@ -72,8 +79,10 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	t := &teller{sink: sink, left: len(s.resources)}
 	var running sync.WaitGroup
 	for _, r := range s.resources {
-		m := newMirror(t, r.kind, func() {
+		var m *mirror
+		m = newMirror(t, r.kind, func() {
 			s.waitFor(r.name, nil)
+			m.served()
 			r.lists.told()
 		})
 		m.keeps = r.name == volumesResource || r.name == claimsResource
@@ -100,13 +109,13 @@ func followed(client kubernetes.Interface, pods, nodes kind) []resource {
 	core, apps, policy, storage := client.CoreV1(), client.AppsV1(), client.PolicyV1(), client.StorageV1()
 	all := []resource{
 		{
-			name: nodesResource, example: &v1.Node{}, kind: nodes,
+			name: nodesResource, example: &v1.Node{}, kind: nodes, needed: true,
 			list: listing(core.Nodes().List), watch: core.Nodes().Watch,
 		}, {
-			name: "namespaces", example: &v1.Namespace{}, kind: namespaceKind(),
+			name: "namespaces", example: &v1.Namespace{}, kind: namespaceKind(), needed: true,
 			list: listing(core.Namespaces().List), watch: core.Namespaces().Watch,
 		}, {
-			name: podsResource, example: &v1.Pod{}, kind: pods, fields: livePods, placing: true,
+			name: podsResource, example: &v1.Pod{}, kind: pods, fields: livePods, placing: true, needed: true,
 			list: listing(core.Pods(everywhere).List), watch: core.Pods(everywhere).Watch,
 		}, {
 			name: "services", example: &v1.Service{},
@@ -221,9 +230,21 @@ func (l *lists) told() {
 	}
 }
 
+// unserved returns why a resource cannot be read, if that is how things are: the API server does not serve it, or not to Berth. "": it may be otherwise the next time.
+func unserved(err error) string {
+	switch {
+	case apierrors.IsNotFound(err):
+		return "the API server does not serve it"
+	case apierrors.IsForbidden(err):
+		return "the API server does not let Berth list it"
+	}
+	return ""
+}
+
 // follow keeps m like the resource, from a list at its newest on, until ctx ends.
 func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 	run := ctx
+	var since time.Time // when it was first not served; the zero time: it is
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			if o.ResourceVersion == "0" {
@@ -233,6 +254,17 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 			ctx, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
 			list, err := r.list(ctx, o)
+			switch why := unserved(err); {
+			case err == nil || r.needed || why == "":
+				since = time.Time{}
+			case since.IsZero() && m.lacking == nil:
+				since = time.Now()
+			case (m.lacking != nil || time.Since(since) >= unservedFor) && run.Err() == nil:
+				s.lacks(r.name, err)
+				m.unserved(cluster.Unserved{Name: r.name, Why: why})
+				r.lists.told()
+				return list, err
+			}
 			if err != nil && run.Err() == nil {
 				s.waitFor(r.name, err)
 			}
@@ -257,7 +289,7 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 	delay := firstDelay
 	for {
 		began := time.Now()
-		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
+		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil && (m.lacking == nil || unserved(err) == "") {
 			s.waitFor(r.name, err)
 		}
 		if time.Since(began) > settled {
@@ -268,6 +300,8 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 			return
 		case <-time.After(delay):
 		}
-		delay = min(2*delay, maxDelay)
+		if delay = min(2*delay, maxDelay); m.lacking != nil {
+			delay = unservedLook
+		}
 	}
 }

@@ -68,14 +68,12 @@ func happens(st *cluster.State, d cluster.Delta) bool {
 	case cluster.PodBound, cluster.PodForgotten, cluster.NodeSet, cluster.NodeRemoved, cluster.NodeTouched:
 		return true
 	case cluster.ObjectSet:
-		return isOfVolumes(d.Object.Key().Kind)
+		return d.Object.Key().Kind.OfVolumes()
 	case cluster.ObjectRemoved:
-		return isOfVolumes(d.Kind)
+		return d.Kind.OfVolumes()
 	}
 	return false
 }
-
-func isOfVolumes(kind cluster.ObjectKind) bool { return kind != cluster.BudgetKind }
 
 // objectEvent names what happens to an object: those that volumes are made of are kube-scheduler's, by its names.
 func objectEvent(kind cluster.ObjectKind, what string) string {

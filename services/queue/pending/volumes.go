@@ -21,8 +21,8 @@ type volumes struct {
 	claims            map[claimKey]*claim
 	all               claimList
 	byVolume, byClass map[string]*sharing
-	// The last changes that concern all claims without a volume, and all that only one pod may use.
-	unbound, single event
+	// The last changes that concern all claims, all without a volume, and all that only one pod may use.
+	any, unbound, single event
 }
 
 type claimKey struct{ namespace, name string }
@@ -215,6 +215,10 @@ func (q *Queue) noteVolume(st *cluster.State, key cluster.ObjectKey, is cluster.
 		if room, ok := is.(*cluster.CSIStorageCapacity); ok && c.Helps() {
 			q.noteRoom(room.Class, room.Limit)
 		}
+	case cluster.UnservedKind:
+		if is == nil && len(v.claims) > 0 { // it can be read again
+			v.any, q.notes.anyClaim = q.now(), true
+		}
 	case cluster.CSIDriverKind:
 		if c.Helps() && len(v.claims) > 0 {
 			v.unbound, q.notes.anyClaim = q.now(), true
@@ -299,7 +303,7 @@ func (q *Queue) noteRoom(class string, amount int64) {
 
 // latest returns the last change that concerns those who use a claim.
 func (v *volumes) latest(c *claim) event {
-	last := c.changed
+	last := later(c.changed, v.any)
 	if c.volume != nil {
 		last = later(last, c.volume.changed)
 	}

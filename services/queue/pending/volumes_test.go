@@ -288,6 +288,9 @@ func TestPodWakesByWhatItsClaimsAreMadeOf(t *testing.T) {
 		"a CSINode of which more is migrated": {
 			before: []cluster.Object{&cluster.CSINode{Name: "n1"}}, by: &cluster.CSINode{Name: "n1", Migrated: []string{"kubernetes.io/aws-ebs"}},
 			want: "storage.k8s.io/CSINodeUpdate"},
+		"a resource that can be read again": {
+			before: []cluster.Object{&cluster.Unserved{Name: "storageclasses"}}, by: &cluster.Unserved{Name: "storageclasses"}, gone: true, want: "UnservedDelete"},
+		"a resource that cannot be read": {by: &cluster.Unserved{Name: "storageclasses"}},
 		"an attachment": {by: &cluster.VolumeAttachment{Name: "a", Attacher: "driver", Node: "n1", Volume: "pv"}},
 	} {
 		t.Run(name, func(t *testing.T) {
