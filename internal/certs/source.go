@@ -111,6 +111,14 @@ func lastEnd(text []byte) time.Time {
 	return last
 }
 
+// NamesHost returns an error if the certificate in use, if there is one, is not for a host name or an IP address.
+func (s *Source) NamesHost(host string) error {
+	if m := s.latest(); len(m.pairs) > 0 {
+		return m.pairs[0].Leaf.VerifyHostname(host)
+	}
+	return nil
+}
+
 // CommonName returns that of the certificate in use, "" if there is none. It is the name of the user that etcd takes its owner for.
 func (s *Source) CommonName() string {
 	m := s.latest()

@@ -22,7 +22,7 @@ var certRoles = []string{
 }
 
 // knownByHost are the roles that others know by host name.
-var knownByHost = []string{string(coord.RoleGateway), etcdRole, pluginRole}
+var knownByHost = []string{string(coord.RoleGateway), etcdRole, pluginRole, coord.PeerRole}
 
 // etcdRole is not a role of Berth: no other takes calls from it.
 const etcdRole = "etcd"
@@ -44,7 +44,7 @@ func certsCommand() *cobra.Command {
 		Long: "Certs writes ca.crt and ca.key into a directory, unless they are there, and ROLE.crt and ROLE.key for each role,\n" +
 			"signed by it; ECDSA P-256. Key pairs that are there are replaced: run it again before they expire, and roles take\n" +
 			"up the new ones by themselves. Only ca.crt and a role's own key pair belong where the role runs; ca.key does not.\n" +
-			"In a cluster, cert-manager does the same. Role etcd makes a key pair for etcd's servers, plugin one for a process with plugins, metrics one for those who read\n" +
+			"In a cluster, cert-manager does the same. Role etcd makes a key pair for etcd's servers, peer one for processes of --peers, plugin one for a process with plugins, metrics one for those who read\n" +
 			"/metrics of --metrics-listen, operator one for all that is served there. For --token, it writes USER.token and a line in the file tokens, for the gateway's --authenticate=tokens; who has a token keeps it.",
 		Example: "  berth certs --dir certs --host gateway,localhost,127.0.0.1\n" +
 			"  berth queue --tls-cert certs/queue.crt --tls-key certs/queue.key --tls-ca certs/ca.crt …",
@@ -53,7 +53,7 @@ func certsCommand() *cobra.Command {
 				return errors.New("--dir: required: name the directory to write to")
 			}
 			for _, role := range roles {
-				if known := slices.Concat(certRoles, []string{etcdRole}, callers); !slices.Contains(known, role) {
+				if known := slices.Concat(certRoles, []string{etcdRole, coord.PeerRole}, callers); !slices.Contains(known, role) {
 					return fmt.Errorf("--role: %q: want one of %s", role, strings.Join(known, ", "))
 				}
 			}
@@ -95,7 +95,7 @@ func certsCommand() *cobra.Command {
 	fs := c.Flags()
 	fs.StringVar(&dir, "dir", "", "where to write; made if it is not there")
 	fs.StringSliceVar(&roles, "role", certRoles, "the roles to make key pairs for")
-	fs.StringSliceVar(&hosts, "host", []string{"localhost", "127.0.0.1", "::1"}, "the host names and IP addresses under which the gateway, etcd, or a plugin is known")
+	fs.StringSliceVar(&hosts, "host", []string{"localhost", "127.0.0.1", "::1"}, "the host names and IP addresses under which the gateway, etcd, a peer, or a plugin is known")
 	fs.StringSliceVar(&tokens, "token", nil, "USER=read or USER=write: the people to make tokens for")
 	fs.BoolVar(&apart, "apart", false, "give each role a directory of its own, DIR/ROLE, with its key pair and ca.crt, and the gateway the tokens: what one role may see, and no more")
 	fs.IntVar(&caDays, "ca-days", 3650, "how long a new authority holds")

@@ -124,6 +124,7 @@ func allCommand(in *CompiledIn) *cobra.Command {
 	var f commonFlags
 	cl := clusterFlags{compiledIn: compiledInFlags{in: in}}
 	var o roles.AllOptions
+	var peers peerFlags
 	c := &cobra.Command{
 		Use:   "all",
 		Short: "Run every role in this process; without --etcd-endpoints, an etcd too",
@@ -136,6 +137,10 @@ func allCommand(in *CompiledIn) *cobra.Command {
 				return cl.write()
 			}
 			if err := checkParts(o); err != nil {
+				return err
+			}
+			var err error
+			if o.Peers, err = peers.of(o.DataDir, f.common.EtcdEndpoints); err != nil {
 				return err
 			}
 			o.Cluster = cl.cluster
@@ -158,6 +163,7 @@ func allCommand(in *CompiledIn) *cobra.Command {
 	section(fs, etcdSection, func(fs *pflag.FlagSet) {
 		fs.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where the embedded etcd keeps its data")
 	})
+	section(fs, peersSection, peers.add)
 	section(fs, partsSection, func(fs *pflag.FlagSet) { addParts(fs, &o) })
 	return c
 }

@@ -40,6 +40,7 @@ type kubeScheduler struct {
 	commonFlags
 	cluster clusterFlags
 	options roles.AllOptions
+	peers   peerFlags
 	port    *secureport.Options
 
 	lock                          string
@@ -122,6 +123,7 @@ func (k *kubeScheduler) add(fs *pflag.FlagSet) {
 	section(fs, etcdSection, func(fs *pflag.FlagSet) {
 		fs.StringVar(&k.options.DataDir, "data-dir", "", "where the embedded etcd keeps what it records; empty: nothing outlives the process, as with kube-scheduler")
 	})
+	section(fs, peersSection, k.peers.add)
 	section(fs, opsSection, func(fs *pflag.FlagSet) { addConnections(fs, &k.common) })
 	section(fs, otherSection, func(fs *pflag.FlagSet) {
 		fs.Var(&k.version, "version", "print the version, and exit")
@@ -259,6 +261,9 @@ func (k *kubeScheduler) finish(cmd *cobra.Command) error {
 		return fmt.Errorf("--%s: %w", gatesFlag, err)
 	}
 	if err := setClientGates(k.cluster.options); err != nil {
+		return err
+	}
+	if k.options.Peers, err = k.peers.of(k.options.DataDir, nil); err != nil {
 		return err
 	}
 	k.common.OpsPort = k.port

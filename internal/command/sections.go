@@ -21,6 +21,7 @@ const (
 	electionSection = "leader election"
 	publicSection   = "public API"
 	partsSection    = "parts"
+	peersSection    = "peers"
 	otherSection    = "other"
 
 	// kube-scheduler's, beside some that are Berth's too.
@@ -35,7 +36,7 @@ const (
 // sections are the headings in order: what people look for first comes first.
 var sections = []string{
 	clusterSection, configSection, scheduleSection, gateSection, electionSection, servingSection, authenticationSection, authorizationSection, metricsSection, deprecatedSection,
-	publicSection, partsSection, memberSection, etcdSection, tlsSection, opsSection, logSection, otherSection,
+	publicSection, partsSection, memberSection, etcdSection, peersSection, tlsSection, opsSection, logSection, otherSection,
 }
 
 // sectionAnnotation is on flags that have a heading.

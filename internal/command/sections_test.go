@@ -12,9 +12,9 @@ import (
 // Whoever reads the help of a role finds each flag once, under a heading.
 func TestHelpHasEachFlagUnderAHeading(t *testing.T) {
 	for role, want := range map[string][]string{
-		"all": {"Cluster", "Configuration", "Scheduling", "Leader election", "Public API", "Parts", "Member", "Etcd", "TLS", "Metrics and health", "Log"},
+		"all": {"Cluster", "Configuration", "Scheduling", "Leader election", "Public API", "Parts", "Member", "Etcd", "Peers", "TLS", "Metrics and health", "Log"},
 		"kube-scheduler": {"Cluster", "Configuration", "Scheduling", "Feature gate", "Leader election", "Secure serving", "Authentication", "Authorization", "Metrics", "Deprecated",
-			"Public API", "Parts", "Member", "Etcd", "Metrics and health", "Log"},
+			"Public API", "Parts", "Member", "Etcd", "Peers", "Metrics and health", "Log"},
 		"binder":        {"Cluster", "Configuration", "Scheduling", "Leader election", "Member", "Etcd", "TLS", "Metrics and health", "Log"},
 		"queue":         {"Parts", "Member", "Etcd", "TLS", "Metrics and health", "Log"},
 		"filter-worker": {"Member", "Etcd", "TLS", "Metrics and health", "Log"},

@@ -25,12 +25,15 @@ type EmbeddedConfig struct {
 	UnsafeNoFsync bool         // do not wait for the disk: faster, and data is lost when the machine (not the process) dies
 	// Ephemeral says that the data goes with the process: it does not wait for the disk, and takes no more room than it has to. All embedded etcds of a process are, or none.
 	Ephemeral bool
+	// Peers, if it is not nil, are the processes whose embedded etcds are one cluster. Nil: there is one member, which listens on no port.
+	Peers *Peers
 }
 
-// Embedded is an etcd of one member in this process. It listens on a Unix socket in its directory, which only the user that
+// Embedded is an etcd in this process, of one member or one of several. For clients, it listens on a Unix socket in its directory, which only the user that
 // runs it can enter, and on no port: there is no authentication behind it.
 type Embedded struct {
 	etcd   *embed.Etcd
+	peers  *peerage    // nil: there is one member
 	kv     pb.KVServer // what a connection would be answered by
 	lock   *fileutil.LockedFile
 	socket *socket
@@ -55,6 +58,10 @@ const (
 	// etcd keeps the latest writes in memory for members that lag, of which there are none, and at a restart those since its
 	// last snapshot, which is cheap: the data is in its file. A write may have a megabyte; by default it keeps 5,000 and 10,000.
 	keepWrites, snapshotWrites = 100, 1000
+	// Of several members, one that lags by more gets all there is.
+	keepPeerWrites = 1000
+	// Members on several machines elect anew when they have heard nothing of the elected one for so long: as etcd has it by default.
+	peerTickMillis, peerElectionMillis = 100, 1000
 )
 
 // ephemeralPrefix begins the names of the folders of [Ephemeral].
@@ -160,7 +167,31 @@ func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 	if e.socket, err = newSocket(cfg.Dir); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	if e.etcd, err = launch(cfg, e.socket.path, e.closing); err != nil {
+	var how begins
+	if cfg.Peers != nil {
+		if e.peers, err = startPeerage(cfg.Peers, cfg.Dir, e.socket.path, cfg.Log); err != nil {
+			return nil, errors.Join(err, e.socket.remove(), lock.Close())
+		}
+		how, err = e.peers.begin(ctx)
+	}
+	for try := 1; err == nil; try++ {
+		if e.etcd, err = launch(cfg, how, e.socket.path, e.closing); err == nil {
+			break
+		}
+		if !how.joins || try == joinTries || ctx.Err() != nil {
+			break
+		}
+		cfg.Log.Warn("etcd has not taken its place yet, trying again", "err", err)
+		err = nil
+		select {
+		case <-ctx.Done():
+		case <-time.After(peerAgain):
+		}
+	}
+	if err != nil {
+		if e.peers != nil {
+			err = errors.Join(err, e.peers.close())
+		}
 		return nil, errors.Join(err, e.socket.remove(), lock.Close())
 	}
 	select {
@@ -172,6 +203,11 @@ func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 		err = fmt.Errorf("wait until ready: %w", context.Cause(ctx))
 	}
 	if err != nil {
+		e.etcd.Server.HardStop() // Close would wait until it is ready
+	} else if e.peers != nil {
+		err = errors.Join(e.peers.is(e.etcd.Server), e.peers.formed())
+	}
+	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	e.kv = v3rpc.NewQuotaKVServer(e.etcd.Server)
@@ -179,7 +215,7 @@ func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 }
 
 // launch starts etcd. etcd panics, or would end the process, when it cannot read its data; launch returns an error.
-func launch(cfg EmbeddedConfig, socket string, closing <-chan struct{}) (etcd *embed.Etcd, err error) {
+func launch(cfg EmbeddedConfig, how begins, socket string, closing <-chan struct{}) (etcd *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			etcd, err = nil, fmt.Errorf("etcd cannot use its data: %v", p)
@@ -201,6 +237,11 @@ func launch(cfg EmbeddedConfig, socket string, closing <-chan struct{}) (etcd *e
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, keepHistory.String()
 	c.QuotaBackendBytes = quotaBytes
 	c.SnapshotCatchUpEntries, c.SnapshotCount = keepWrites, snapshotWrites
+	if cfg.Peers != nil {
+		if err := cluster(c, cfg.Peers, how); err != nil {
+			return nil, err
+		}
+	}
 	c.EnableGRPCGateway = false
 	c.UnsafeNoFsync = cfg.UnsafeNoFsync || cfg.Ephemeral
 	if cfg.Ephemeral {
@@ -208,6 +249,24 @@ func launch(cfg EmbeddedConfig, socket string, closing <-chan struct{}) (etcd *e
 	}
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(cfg.Log, closing))
 	return embed.StartEtcd(c)
+}
+
+// cluster makes etcd one of several.
+func cluster(c *embed.Config, p *Peers, how begins) error {
+	self, err := url.Parse(peerURL(p.Self))
+	if err != nil {
+		return err
+	}
+	c.Name = p.Self
+	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*self}, []url.URL{*self}
+	c.PeerTLSInfo = p.tls()
+	c.InitialCluster, c.InitialClusterToken = how.cluster, peersToken
+	if how.existing {
+		c.ClusterState = embed.ClusterStateFlagExisting
+	}
+	c.TickMs, c.ElectionMs = peerTickMillis, peerElectionMillis
+	c.SnapshotCatchUpEntries = keepPeerWrites
+	return nil
 }
 
 // Endpoints returns where to connect, for the Config.Endpoints of another process of the same user.
@@ -232,8 +291,20 @@ func (e *Embedded) stopped(err error) error {
 	case <-e.closing:
 		return nil
 	default:
+		if e.peers != nil {
+			return fmt.Errorf("embedded etcd has stopped; if it is no member any more, take its folder %s away, and it takes a place anew: %w", e.peers.dir, err)
+		}
 		return fmt.Errorf("embedded etcd has stopped: %w", err)
 	}
+}
+
+// Yield has another member lead the cluster, if this one does and there is another, and waits for that: what others want written while the leader ends is lost, and they would wait for it
+// until their requests time out. Call it before what ends with this process does.
+func (e *Embedded) Yield() error {
+	if err := e.etcd.Server.TryTransferLeadershipOnShutdown(); err != nil {
+		return fmt.Errorf("have another etcd lead: %w", err)
+	}
+	return nil
 }
 
 // Close stops etcd and waits until it has. Close clients first: it waits some seconds for their watches to end, and those of
@@ -242,8 +313,11 @@ func (e *Embedded) Close() error {
 	e.closeOnce.Do(func() {
 		close(e.closing)
 		e.etcd.Close()
+		if e.peers != nil {
+			e.closeErr = e.peers.close()
+		}
 		if err := errors.Join(e.socket.remove(), e.lock.Close()); err != nil {
-			e.closeErr = fmt.Errorf("leave the directory of embedded etcd: %w", err)
+			e.closeErr = errors.Join(e.closeErr, fmt.Errorf("leave the directory of embedded etcd: %w", err))
 		}
 	})
 	return e.closeErr

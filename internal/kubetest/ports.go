@@ -42,6 +42,30 @@ func FreePorts(n int) ([]string, error) {
 	return nil, fmt.Errorf("find %d free ports: %w", n, errors.New("none in 1000 tries"))
 }
 
+// FreePairs is as FreePorts, but that the next port after each is free as well.
+func FreePairs(n int) ([]string, error) {
+	claims.mu.Lock()
+	defer claims.mu.Unlock()
+	var ports []string
+	for range 1000 {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		one, err := claimPort(strconv.Itoa(port))
+		if err != nil {
+			continue
+		}
+		next, err := claimPort(strconv.Itoa(port + 1))
+		if err != nil {
+			one.Close()
+			continue
+		}
+		claims.held = append(claims.held, one, next)
+		if ports = append(ports, strconv.Itoa(port)); len(ports) == n {
+			return ports, nil
+		}
+	}
+	return nil, fmt.Errorf("find %d free pairs of ports: %w", n, errors.New("none in 1000 tries"))
+}
+
 // claimPort returns what holds a port on which nobody listens, or an error if somebody does or holds it.
 func claimPort(port string) (net.PacketConn, error) {
 	address := net.JoinHostPort("127.0.0.1", port)

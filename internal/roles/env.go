@@ -34,6 +34,7 @@ type Common struct {
 	Advertise     string          // host, or host:port, under which others reach it; "" means Listen's
 	EtcdEndpoints []string        // required but for All, which embeds an etcd when it is empty
 	embedded      *coord.Embedded // that one
+	peer          *certs.Source   // who this process is to others that have it too; nil: none has
 	EtcdPrefix    string          // of all keys; "" means /berth/
 	EtcdOwned     bool            // etcd is this Berth's alone, as an embedded one is: it may be compacted, and ask who its users are
 	EtcdLook      time.Duration   // how often etcd is asked how full it is; 0 means 10 s
@@ -74,6 +75,9 @@ type env struct {
 	drain    func()        // begins the end of the process; nil: several roles share it
 }
 
+// peersRequest bounds requests to an etcd of several embedded ones: what was under way to the one that led, and died, is lost, and asked again.
+const peersRequest = 2 * time.Second
+
 // withEnv connects what roles share, runs them, and closes it after them. The role is the one that others know the process by.
 func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network, run func(ctx context.Context, e *env, g *errgroup.Group) error) error {
 	if len(c.EtcdEndpoints) == 0 && c.embedded == nil {
@@ -102,6 +106,9 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 	if c.embedded != nil {
 		etcd.Role = "" // it has no users
 	}
+	if c.peer != nil {
+		etcd.RequestTimeout = peersRequest
+	}
 	if c.EtcdTLS != (certs.Files{}) {
 		if e.etcd, err = certs.Open(c.EtcdTLS, "", c.Log); err != nil {
 			return fmt.Errorf("read TLS files of etcd: %w", err)
@@ -113,7 +120,7 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 	}
 	defer e.coord.Close()
 
-	if err := registerExpiry(measured.common, e.certs, e.etcd); err != nil {
+	if err := registerExpiry(measured.common, e.certs, e.etcd, c.peer); err != nil {
 		return err
 	}
 

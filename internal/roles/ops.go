@@ -241,21 +241,21 @@ func (s *staleness) Collect(out chan<- prometheus.Metric) {
 
 // expiry tells when certificates end.
 type expiry struct {
-	desc        *prometheus.Desc
-	roles, etcd *certs.Source // nil: none
+	desc              *prometheus.Desc
+	roles, etcd, peer *certs.Source // nil: none
 }
 
-// registerExpiry registers when certificates end: those for other roles, and those for etcd.
-func registerExpiry(to prometheus.Registerer, roles, etcd *certs.Source) error {
+// registerExpiry registers when certificates end: those for other roles, for etcd, and for peers.
+func registerExpiry(to prometheus.Registerer, roles, etcd, peer *certs.Source) error {
 	return to.Register(&expiry{prometheus.NewDesc("berth_certificate_expiry_timestamp_seconds",
-		"When a certificate ends, in seconds since 1970: the process's own, the last authority of roles, and the same two towards etcd.",
-		[]string{"certificate"}, nil), roles, etcd})
+		"When a certificate ends, in seconds since 1970: the process's own, the last authority of roles, and the same two towards etcd, and towards peers.",
+		[]string{"certificate"}, nil), roles, etcd, peer})
 }
 
 func (e *expiry) Describe(out chan<- *prometheus.Desc) { out <- e.desc }
 
 func (e *expiry) Collect(out chan<- prometheus.Metric) {
-	for prefix, source := range map[string]*certs.Source{"": e.roles, "etcd-": e.etcd} {
+	for prefix, source := range map[string]*certs.Source{"": e.roles, "etcd-": e.etcd, "peer-": e.peer} {
 		if source == nil {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -147,6 +148,7 @@ type AllOptions struct {
 	DataDir       string // of the embedded etcd; "" means a folder that is gone when the process ends, and no waiting for the disk
 	UnsafeNoFsync bool   // the embedded etcd does not wait for the disk: for tests and the demo
 	Ephemeral     bool   // as coord.EmbeddedConfig has it; set where DataDir is empty
+	Peers         *Peers // with whose embedded etcds this process's is one cluster, and whose roles are one Berth; nil: it is alone. It needs a DataDir
 	Queues        int    // 0 means 1
 	FilterWorkers int    // 0 means 1
 	ScoreWorkers  int    // 0 means 1
@@ -156,8 +158,11 @@ type AllOptions struct {
 	Serving func(grpcAddress, httpAddress string)
 }
 
+// yieldWithin is how long roles go on for another etcd to lead.
+const yieldWithin = 2 * time.Second
+
 // All runs every role in this process, over in-memory gRPC; only the gateway listens on TCP, at c.Listen, if that is not empty. All but the
-// binder share one replica, and what has been evaluated on it.
+// binder share one replica, and what has been evaluated on it. With peers, roles reach those of other processes too, at the ports of these.
 func All(ctx context.Context, c Common, o AllOptions) error {
 	if len(c.EtcdEndpoints) == 0 {
 		if o.DataDir == "" {
@@ -175,14 +180,43 @@ func All(ctx context.Context, c Common, o AllOptions) error {
 		if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
 		}
-		etcd, err := coord.StartEmbedded(ctx, coord.EmbeddedConfig{
-			Dir: filepath.Join(o.DataDir, "etcd"), Log: c.Log, UnsafeNoFsync: o.UnsafeNoFsync, Ephemeral: o.Ephemeral,
-		})
+		embedded := coord.EmbeddedConfig{Dir: filepath.Join(o.DataDir, "etcd"), Log: c.Log, UnsafeNoFsync: o.UnsafeNoFsync, Ephemeral: o.Ephemeral}
+		if o.Peers != nil {
+			network, identity, err := o.Peers.open(c.Log)
+			if err != nil {
+				return err
+			}
+			defer network.Close()
+			o.Net, c.peer, embedded.Peers = network, identity, o.Peers.etcd(network)
+			embedded.Dir = filepath.Join(o.DataDir, "etcd-of-peers") // what an etcd was that was alone, it never is among others
+		}
+		etcd, err := coord.StartEmbedded(ctx, embedded)
 		if err != nil {
 			return err
 		}
 		defer etcd.Close()
 		c.embedded = etcd
+		if o.Peers != nil { // another leads before what is here ends
+			asked := ctx
+			var end context.CancelFunc
+			ctx, end = context.WithCancel(context.WithoutCancel(ctx))
+			var yielding sync.WaitGroup
+			defer yielding.Wait()
+			defer end()
+			yielding.Go(func() {
+				defer end()
+				select {
+				case <-asked.Done():
+				case <-ctx.Done():
+					return
+				}
+				late := time.AfterFunc(yieldWithin, end)
+				defer late.Stop()
+				if err := etcd.Yield(); err != nil {
+					c.Log.Warn("etcd is left as it is", "err", err)
+				}
+			})
+		}
 	}
 	if o.Net == nil {
 		o.Net = rpc.Memory()
@@ -286,7 +320,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 			return err
 		}
 		cfg.SharedNames = by.Names
-		if e.embedded != nil && e.OpsPort != nil {
+		if e.embedded != nil && e.OpsPort != nil && e.peer == nil {
 			if cfg.Host, err = os.Hostname(); err != nil {
 				return fmt.Errorf("find the name of this host: %w", err)
 			}

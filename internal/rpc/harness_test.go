@@ -127,10 +127,11 @@ func (r *running) stop(t testing.TB) error {
 	return r.err
 }
 
-// onEach runs test over both networks.
+// onEach runs test over all networks.
 func onEach(t *testing.T, test func(t *testing.T, network rpc.Network)) {
 	t.Run("tcp", func(t *testing.T) { test(t, rpc.TCP()) })
 	t.Run("memory", func(t *testing.T) { test(t, rpc.Memory()) })
+	t.Run("peers", func(t *testing.T) { test(t, newAcross(t)) })
 }
 
 func anyAddress(network rpc.Network) string {

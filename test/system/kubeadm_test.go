@@ -174,19 +174,63 @@ func TestKubeadmsStaticPodIsBerthsToo(t *testing.T) {
 // TestThreeStaticPodsPlaceEachPodOnce has Berth in the static pods of three control-plane nodes, with nothing on disk: all are ready, one places, and when that one is killed, or stops for
 // longer than the Lease lasts, another goes on. Only the ports are changed, since the three are on one machine.
 func TestThreeStaticPodsPlaceEachPodOnce(t *testing.T) {
+	threeStaticPods(t, threePods{ends: []string{"kill", "stop", "pause"}})
+}
+
+// TestThreeStaticPodsWithPeersAreOneBerth has the same with a folder on each node, and the three as peers. One that has lost its folder takes its place again.
+func TestThreeStaticPodsWithPeersAreOneBerth(t *testing.T) {
+	pairs, err := kubetest.FreePairs(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peers := make([]string, len(pairs))
+	for i, port := range pairs {
+		peers[i] = "127.0.0.1:" + port
+	}
+	dir := t.TempDir()
+	certs := filepath.Join(dir, "certs")
+	if out, err := exec.CommandContext(t.Context(), berthtest.Binary(t), "certs", "--dir", certs, "--role", "peer", "--host", "127.0.0.1").CombinedOutput(); err != nil {
+		t.Fatalf("berth certs: %v\n%s", err, out)
+	}
+	data := func(i int) string { return filepath.Join(dir, fmt.Sprintf("data-%d", i)) }
+	threeStaticPods(t, threePods{
+		ends: []string{"kill", "stop", "pause", "lose"},
+		args: func(i int) []string {
+			return []string{
+				"--data-dir=" + data(i), "--peers=" + strings.Join(peers, ","), "--peer-address=" + peers[i],
+				"--peer-cert=" + filepath.Join(certs, "peer.crt"), "--peer-key=" + filepath.Join(certs, "peer.key"), "--peer-ca=" + filepath.Join(certs, "ca.crt"),
+			}
+		},
+		lose: func(i int) error { return os.RemoveAll(data(i)) },
+	})
+}
+
+// threePods say what three static pods are given besides, and how those of them end that place pods: as kill and stop say, pause, and lose, which is kill and the loss of what lose takes away.
+type threePods struct {
+	ends []string
+	args func(i int) []string
+	lose func(i int) error
+}
+
+// threeStaticPods has the one of three static pods of Berth that places pods end, in several ways, with pods arriving, and says after how long another has placed them.
+func threeStaticPods(t *testing.T, how threePods) {
 	const (
 		perTurn  = 60
 		patience = 5 * time.Minute
-		lease    = 15 * time.Second
 	)
 	k := newKubeadm(t)
 	pod := k.staticPod()
 	cp := kubetest.StartT(t, k.plane())
 	k.kubeconfig(cp)
-	ctx, cancel := context.WithTimeout(t.Context(), 6*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*patience)
 	defer cancel()
-	ends := []string{"kill", "stop", "pause"}
-	pods := (len(ends) + 2) * perTurn                                         // those of the last turn come when the process that was paused is back
+	pods := perTurn
+	for _, end := range how.ends {
+		pods += perTurn
+		if end == "pause" { // whose pods of the next turn come when the process is back
+			pods += perTurn
+		}
+	}
 	if err := cp.CreateNodes(ctx, pods/4+1, kubetest.PlainNode); err != nil { // which are full at the end: room that is given away twice shows
 		t.Fatal(err)
 	}
@@ -203,10 +247,18 @@ func TestThreeStaticPodsPlaceEachPodOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	program, dir, started := asKubeScheduler(t), t.TempDir(), 0
-	begin := func(i int) *kubetest.Process {
+	ready := func(i int, p *kubetest.Process) {
+		t.Helper()
+		berthtest.Await(t, patience, p.Name()+" to be ready", func(ctx context.Context) error { return probe(ctx, pod.Spec.Containers[0].ReadinessProbe, ports[i]) })
+	}
+	start := func(i int) *kubetest.Process {
 		t.Helper()
 		started++
-		p, err := kubetest.StartProcess(fmt.Sprintf("berth-%d", i), filepath.Join(dir, fmt.Sprintf("%d.log", started)), append(k.command(pod, program), "--secure-port="+ports[i])...)
+		command := append(k.command(pod, program), "--secure-port="+ports[i])
+		if how.args != nil {
+			command = append(command, how.args(i)...)
+		}
+		p, err := kubetest.StartProcess(fmt.Sprintf("berth-%d", i), filepath.Join(dir, fmt.Sprintf("%d.log", started)), command...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,10 +268,18 @@ func TestThreeStaticPodsPlaceEachPodOnce(t *testing.T) {
 				t.Logf("%s:\n%s", p.Name(), p.LogTail(6<<10))
 			}
 		})
-		berthtest.Await(t, patience, p.Name()+" to be ready", func(ctx context.Context) error { return probe(ctx, pod.Spec.Containers[0].ReadinessProbe, ports[i]) })
 		return p
 	}
-	processes := []*kubetest.Process{begin(0), begin(1), begin(2)}
+	begin := func(i int) *kubetest.Process {
+		t.Helper()
+		p := start(i)
+		ready(i, p)
+		return p
+	}
+	processes := []*kubetest.Process{start(0), start(1), start(2)} // none of which may need another to be ready first
+	for i, p := range processes {
+		ready(i, p)
+	}
 	// leader returns which process holds the Lease: each says so itself, to those who may know.
 	leader := func() int {
 		t.Helper()
@@ -248,7 +308,8 @@ func TestThreeStaticPodsPlaceEachPodOnce(t *testing.T) {
 		})
 		return found
 	}
-	create := func(turn int) {
+	turn := 0
+	create := func() {
 		t.Helper()
 		if err := cp.CreatePods(ctx, perTurn, func(i int) *corev1.Pod {
 			p := kubetest.PlainPod(turn*perTurn + i)
@@ -257,23 +318,24 @@ func TestThreeStaticPodsPlaceEachPodOnce(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
+		turn++
 	}
-	placed := func(n int) {
+	placed := func() {
 		t.Helper()
-		berthtest.Await(t, patience, fmt.Sprintf("%d pods to be bound", n), func(context.Context) error {
-			if got := seen.count(); got < n {
+		berthtest.Await(t, patience, fmt.Sprintf("%d pods to be bound", turn*perTurn), func(context.Context) error {
+			if got := seen.count(); got < turn*perTurn {
 				return fmt.Errorf("%d are", got)
 			}
 			return nil
 		})
 	}
 
-	create(0)
-	placed(perTurn)
-	for turn, end := range ends {
+	create()
+	placed()
+	for _, end := range how.ends {
 		i := leader()
 		p := processes[i]
-		create(turn + 1) // while it places these, or before
+		create() // while it places these, or before
 		at := time.Now()
 		switch end {
 		case "pause":
@@ -281,22 +343,28 @@ func TestThreeStaticPodsPlaceEachPodOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = p.Resume() }() // it may have ended
-		case "kill":
+		case "kill", "lose":
 			p.Kill()
 		default:
 			p.Stop()
 		}
 		processes[i] = nil
-		placed((turn + 2) * perTurn)
-		t.Logf("%s: the pods that were created then are bound after %v, where the Lease lasts %v", end, time.Since(at).Round(100*time.Millisecond), lease)
-		if end == "pause" {
-			create(turn + 2) // which wait when it is back
+		placed()
+		t.Logf("%s: the pods that were created then are bound after %v", end, time.Since(at).Round(100*time.Millisecond))
+		switch end {
+		case "pause":
+			create() // which wait when it is back
 			if err := p.Resume(); err != nil {
 				t.Fatal(err)
 			}
 			processes[i] = p
-			placed(pods)
-		} else {
+			placed()
+		case "lose":
+			if err := how.lose(i); err != nil {
+				t.Fatal(err)
+			}
+			fallthrough
+		default:
 			processes[i] = begin(i)
 		}
 		leader() // one alone, also when all are back
@@ -306,7 +374,7 @@ func TestThreeStaticPodsPlaceEachPodOnce(t *testing.T) {
 		t.Errorf("bound twice: %v", twice)
 	}
 	for i, p := range processes {
-		berthtest.Await(t, patience, p.Name()+" to be ready again", func(ctx context.Context) error { return probe(ctx, pod.Spec.Containers[0].ReadinessProbe, ports[i]) })
+		ready(i, p)
 	}
 }
 

@@ -1,0 +1,372 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berth-scheduler/berth/internal/certs"
+	"github.com/berth-scheduler/berth/internal/logtest"
+)
+
+// house is where the processes of peers find each other, in memory.
+type house struct {
+	t     *testing.T
+	files certs.Files
+	dir   string
+
+	mu   sync.Mutex
+	open map[string]chan net.Conn // by peer and name
+}
+
+func newHouse(t *testing.T) *house {
+	h := &house{t: t, dir: t.TempDir(), open: make(map[string]chan net.Conn)}
+	if _, err := certs.Make(certs.Request{
+		Dir: h.dir, Roles: []string{PeerRole}, Known: []string{PeerRole}, Hosts: []string{"127.0.0.1"}, Now: time.Now(), CALife: time.Hour, Life: time.Hour,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	h.files = certs.Files{Cert: filepath.Join(h.dir, "peer.crt"), Key: filepath.Join(h.dir, "peer.key"), CA: filepath.Join(h.dir, "ca.crt")}
+	return h
+}
+
+// peers returns addresses on which nobody listens.
+func (h *house) peers(n int) []string {
+	h.t.Helper()
+	var out []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		defer l.Close()
+		out = append(out, l.Addr().String())
+	}
+	return out
+}
+
+func (h *house) config(self string, all []string, log *logtest.Buffer) EmbeddedConfig {
+	cfg := EmbeddedConfig{
+		Dir: filepath.Join(h.dir, self), UnsafeNoFsync: true, Log: testLog(h.t),
+		Peers: &Peers{
+			Self: self, All: all, Cert: h.files.Cert, Key: h.files.Key, CA: h.files.CA,
+			Listen: func(name string) (net.Listener, error) { return h.listen(self + "/" + name) },
+			Connect: func(ctx context.Context, peer, name string) (net.Conn, error) {
+				return h.connect(ctx, peer+"/"+name)
+			},
+		},
+	}
+	if log != nil {
+		cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+	}
+	return cfg
+}
+
+// start starts the etcd of a peer; it has started, or failed to, when there is something in the channel.
+func (h *house) start(ctx context.Context, cfg EmbeddedConfig) <-chan started {
+	out := make(chan started, 1)
+	go func() {
+		e, err := StartEmbedded(ctx, cfg)
+		out <- started{e, err}
+	}()
+	return out
+}
+
+type started struct {
+	*Embedded
+	err error
+}
+
+// up waits for those that start.
+func (h *house) up(starting ...<-chan started) []*Embedded {
+	h.t.Helper()
+	var out []*Embedded
+	for _, c := range starting {
+		s := <-c
+		if s.err != nil {
+			h.t.Fatal(s.err)
+		}
+		h.t.Cleanup(func() { closeEmbedded(h.t, s.Embedded) })
+		out = append(out, s.Embedded)
+	}
+	return out
+}
+
+type pipes struct {
+	h    *house
+	name string
+	in   chan net.Conn
+	done chan struct{}
+}
+
+func (h *house) listen(name string) (net.Listener, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.open[name] != nil {
+		return nil, fmt.Errorf("%s is in use", name)
+	}
+	p := &pipes{h, name, make(chan net.Conn), make(chan struct{})}
+	h.open[name] = p.in
+	return p, nil
+}
+
+func (h *house) connect(ctx context.Context, name string) (net.Conn, error) {
+	h.mu.Lock()
+	in := h.open[name]
+	h.mu.Unlock()
+	if in == nil {
+		return nil, fmt.Errorf("%s: nobody listens", name)
+	}
+	here, there := net.Pipe()
+	select {
+	case in <- there:
+		return here, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.in:
+		return conn, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.h.mu.Lock()
+	defer p.h.mu.Unlock()
+	delete(p.h.open, p.name)
+	close(p.done)
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: p.name, Net: "pipe"} }
+
+// says waits until a log has a text.
+func (h *house) says(log *logtest.Buffer, text string) {
+	h.t.Helper()
+	deadline := time.Now().Add(patient)
+	for !strings.Contains(log.String(), text) {
+		if time.Now().After(deadline) {
+			h.t.Fatalf("%q does not come to say %q", log, text)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// client returns a client of one etcd.
+func (h *house) client(e *Embedded) *Client {
+	h.t.Helper()
+	c, err := Connect(Config{Embedded: e, Log: testLog(h.t)})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// holds reports what a key has at one etcd.
+func (h *house) holds(e *Embedded, key string) string {
+	h.t.Helper()
+	kv, _, err := h.client(e).Get(within(h.t), key)
+	if err != nil || kv == nil {
+		h.t.Fatalf("read %s: %v, %v", key, kv, err)
+	}
+	return string(kv.Value)
+}
+
+func (h *house) put(e *Embedded, key, value string) {
+	h.t.Helper()
+	if _, _, err := h.client(e).Txn(within(h.t), nil, []Op{Put(key, []byte(value))}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// members returns the ids of an etcd's members, by address.
+func (h *house) members(e *Embedded) map[string]uint64 {
+	h.t.Helper()
+	list, err := pb.NewClusterClient(h.client(e).etcd.ActiveConnection()).MemberList(within(h.t), &pb.MemberListRequest{Linearizable: true})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	out := make(map[string]uint64)
+	for _, m := range list.Members {
+		out[strings.TrimPrefix(m.PeerURLs[0], "https://")] = m.ID
+	}
+	return out
+}
+
+func TestPeersAreOneEtcd(t *testing.T) {
+	h := newHouse(t)
+	all := h.peers(3)
+
+	// 1. Two do not begin, and say why; nor three that are told otherwise.
+	log := &logtest.Buffer{}
+	ctx, cancel := context.WithCancel(within(t))
+	first, second := h.start(ctx, h.config(all[0], all, log)), h.start(ctx, h.config(all[1], all, nil))
+	h.says(log, "has to know of all peers")
+	otherwise := h.start(ctx, h.config(all[2], append(h.peers(1), all[1:]...), nil))
+	h.says(log, all[2]+" has other peers than these")
+	cancel()
+	for _, c := range []<-chan started{first, second, otherwise} {
+		if s := <-c; s.err == nil || !errors.Is(s.err, context.Canceled) {
+			t.Fatalf("it has started: %v", s.err)
+		}
+	}
+
+	// 2. Three begin.
+	both := h.up(h.start(within(t), h.config(all[0], all, nil)), h.start(within(t), h.config(all[1], all, nil)), h.start(within(t), h.config(all[2], all, nil)))
+	third := both[2]
+	h.put(both[0], "a", "1")
+	if got := h.holds(third, "a"); got != "1" {
+		t.Errorf("the third etcd has %q, want what was written to the first", got)
+	}
+	before := h.members(both[0])
+	if len(before) != 3 {
+		t.Fatalf("members %v", before)
+	}
+
+	// 3. One that has lost its data takes its place, as another member.
+	closeEmbedded(t, third)
+	if err := os.RemoveAll(filepath.Join(h.dir, all[2])); err != nil {
+		t.Fatal(err)
+	}
+	h.put(both[1], "b", "2")
+	third = h.up(h.start(within(t), h.config(all[2], all, nil)))[0]
+	after := h.members(both[0])
+	if got := h.holds(third, "b"); got != "2" || len(after) != 3 || after[all[2]] == before[all[2]] || after[all[0]] != before[all[0]] {
+		t.Errorf("it has %q; members %v, before %v: want another in the third's place", got, after, before)
+	}
+
+	// 4. One that comes back with its data is what it was.
+	closeEmbedded(t, third)
+	third = h.up(h.start(within(t), h.config(all[2], all, nil)))[0]
+	if got := h.members(both[0]); got[all[2]] != after[all[2]] {
+		t.Errorf("members %v, before %v: the third has become another", got, after)
+	}
+
+	// 5. Not what another was.
+	closeEmbedded(t, third)
+	if err := os.Rename(filepath.Join(h.dir, all[2]), filepath.Join(h.dir, "moved")); err != nil {
+		t.Fatal(err)
+	}
+	moved := append(h.peers(1), all[0], all[1])
+	cfg := h.config(moved[0], moved, nil)
+	cfg.Dir = filepath.Join(h.dir, "moved")
+	if s := <-h.start(within(t), cfg); s.err == nil || !strings.Contains(s.err.Error(), "its data are of https://"+all[2]) {
+		t.Fatalf("it has started with another's data: %v", s.err)
+	}
+	if err := os.Rename(cfg.Dir, filepath.Join(h.dir, all[2])); err != nil {
+		t.Fatal(err)
+	}
+	third = h.up(h.start(within(t), h.config(all[2], all, nil)))[0]
+
+	// 6. A machine takes the place of one that is gone, and not of one that is there.
+	anew := append(h.peers(1), all[0], all[1])
+	log = &logtest.Buffer{}
+	ctx, cancel = context.WithCancel(within(t))
+	fourth := h.start(ctx, h.config(anew[0], anew, log))
+	h.says(log, "is not among the peers")
+	cancel()
+	if s := <-fourth; s.err == nil {
+		t.Fatal("a fourth has taken the place of one that is there")
+	}
+	closeEmbedded(t, third)
+	cfg = h.config(anew[0], anew, nil)
+	cfg.Peers.goneAfter = time.Nanosecond // and yet asked twice
+	h.up(h.start(within(t), cfg))
+	if got := h.members(both[0]); len(got) != 3 || got[all[2]] != 0 || got[anew[0]] == 0 {
+		t.Errorf("members %v: want %s in the place of %s", got, anew[0], all[2])
+	}
+}
+
+// TestPeerWithoutDataDoesNotBeginWithOneThatHasSome is about the worst: two of three would agree to begin, and write what the third knows otherwise.
+func TestPeerWithoutDataDoesNotBeginWithOneThatHasSome(t *testing.T) {
+	h := newHouse(t)
+	all := h.peers(3)
+	three := h.up(h.start(within(t), h.config(all[0], all, nil)), h.start(within(t), h.config(all[1], all, nil)), h.start(within(t), h.config(all[2], all, nil)))
+	h.put(three[0], "a", "1")
+	for _, e := range three {
+		closeEmbedded(t, e)
+	}
+	if err := os.RemoveAll(filepath.Join(h.dir, all[2])); err != nil {
+		t.Fatal(err)
+	}
+	log := &logtest.Buffer{}
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
+	first, lost := h.start(ctx, h.config(all[0], all, nil)), h.start(ctx, h.config(all[2], all, log))
+	h.says(log, "take a place, by way of "+all[0])
+	select {
+	case s := <-lost:
+		t.Fatalf("it has started: %v", s.err)
+	case s := <-first:
+		t.Fatalf("the first has started: %v", s.err)
+	default:
+	}
+	second := h.start(ctx, h.config(all[1], all, nil)) // with which there are two that know
+	for _, e := range h.up(first, second, lost) {
+		if got := h.holds(e, "a"); got != "1" {
+			t.Errorf("one has %q", got)
+		}
+	}
+}
+
+// TestAPeerThatWaitsForTheOthersEnds is about one that has its data, and no majority: etcd waits for that without end when it is to stop.
+func TestAPeerThatWaitsForTheOthersEnds(t *testing.T) {
+	h := newHouse(t)
+	all := h.peers(3)
+	for _, e := range h.up(h.start(within(t), h.config(all[0], all, nil)), h.start(within(t), h.config(all[1], all, nil)), h.start(within(t), h.config(all[2], all, nil))) {
+		closeEmbedded(t, e)
+	}
+	log := &logtest.Buffer{}
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
+	alone := h.start(ctx, h.config(all[0], all, log))
+	h.says(log, "prober detected unhealthy status") // it serves, and finds nobody
+	cancel()
+	if s := <-alone; s.err == nil || !errors.Is(s.err, context.Canceled) {
+		t.Errorf("it has started: %v", s.err)
+	}
+}
+
+func TestPeersThatMakeNoSenseAreRefused(t *testing.T) {
+	h := newHouse(t)
+	for name, c := range map[string]struct {
+		self string
+		all  []string
+		want string
+	}{
+		"two":     {"10.0.0.1:1", []string{"10.0.0.1:1", "10.0.0.2:1"}, "want 3, or 5"},
+		"other":   {"10.0.0.9:1", []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"}, "is not among them"},
+		"name":    {"10.0.0.1:1", []string{"10.0.0.1:1", "node-b:1", "10.0.0.3:1"}, "want the IP address"},
+		"all":     {"10.0.0.1:1", []string{"10.0.0.1:1", "0.0.0.0:1", "10.0.0.3:1"}, "want the IP address of one machine"},
+		"no port": {"10.0.0.1:1", []string{"10.0.0.1:1", "10.0.0.2", "10.0.0.3:1"}, "want the IP address"},
+		"spelled": {"10.0.0.1:1", []string{"10.0.0.1:1", "10.0.0.2:1", "[::ffff:10.0.0.3]:1"}, "want them as"},
+		"zone":    {"10.0.0.1:1", []string{"10.0.0.1:1", "10.0.0.2:1", "[fe80::1%eth0]:1"}, "want the IP address"},
+		"twice":   {"10.0.0.1:1", []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:1"}, "named twice"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, err := StartEmbedded(within(t), h.config(c.self, c.all, nil))
+			if err == nil {
+				closeEmbedded(t, e)
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v does not say %q", err, c.want)
+			}
+		})
+	}
+}
