@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,49 +21,94 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// chartDir is where the chart is.
+var chartDir = filepath.Join(deployDir, "helm", "berth")
+
 // helm renders the chart as the first revision of release berth in namespace berth, with values beside its defaults.
 func helm(values map[string]any) ([]*unstructured.Unstructured, error) {
 	return helmRevision(1, values)
 }
 
 func helmRevision(revision int, values map[string]any) ([]*unstructured.Unstructured, error) {
-	chart, err := loader.Load(filepath.Join(deployDir, "helm", "berth"))
+	r, err := helmAll(revision, values)
+	return r.objects, err
+}
+
+// rendered is all that comes of the chart.
+type rendered struct {
+	objects []*unstructured.Unstructured
+	hooks   []*unstructured.Unstructured // of helm test, which install and upgrade leave out
+	notes   string
+}
+
+func helmAll(revision int, values map[string]any) (r rendered, err error) {
+	chart, err := loader.Load(chartDir)
 	if err != nil {
-		return nil, err
+		return rendered{}, err
+	}
+	// As from a file, whose numbers are floats.
+	if values, err = asRead(values); err != nil {
+		return rendered{}, err
 	}
 	all, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "berth", Namespace: namespace, Revision: revision, IsInstall: revision == 1, IsUpgrade: revision > 1}, nil)
 	if err != nil {
-		return nil, err
+		return rendered{}, err
 	}
 	files, err := engine.Render(chart, all)
 	if err != nil {
-		return nil, err
+		return rendered{}, err
 	}
-	var objects []*unstructured.Unstructured
 	for name, text := range files {
-		for r := yamlutil.NewYAMLReader(bufio.NewReader(strings.NewReader(text))); ; {
-			document, err := r.Read()
-			if errors.Is(err, io.EOF) {
-				break
+		if path.Base(name) == "NOTES.txt" {
+			r.notes = text
+			continue
+		}
+		objects, err := parse(name, text)
+		if err != nil {
+			return rendered{}, err
+		}
+		for _, o := range objects {
+			if o.GetAnnotations()["helm.sh/hook"] != "" {
+				r.hooks = append(r.hooks, o)
+			} else {
+				r.objects = append(r.objects, o)
 			}
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
-			content, err := yaml.YAMLToJSONStrict(document)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w\n%s", name, err, document)
-			}
-			if string(content) == "null" {
-				continue // comments
-			}
-			o := new(unstructured.Unstructured)
-			if err := o.UnmarshalJSON(content); err != nil {
-				return nil, fmt.Errorf("%s: %w\n%s", name, err, document)
-			}
-			objects = append(objects, o)
 		}
 	}
-	return objects, nil
+	return r, nil
+}
+
+func asRead(values map[string]any) (map[string]any, error) {
+	text, err := yaml.Marshal(values)
+	if err != nil {
+		return nil, err
+	}
+	return chartutil.ReadValues(text)
+}
+
+// parse returns the objects of a file of YAML.
+func parse(name, text string) (objects []*unstructured.Unstructured, err error) {
+	for r := yamlutil.NewYAMLReader(bufio.NewReader(strings.NewReader(text))); ; {
+		document, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		content, err := yaml.YAMLToJSONStrict(document)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w\n%s", name, err, document)
+		}
+		if string(content) == "null" {
+			continue // comments
+		}
+		o := new(unstructured.Unstructured)
+		if err := o.UnmarshalJSON(content); err != nil {
+			return nil, fmt.Errorf("%s: %w\n%s", name, err, document)
+		}
+		objects = append(objects, o)
+	}
 }
 
 // byName returns objects by kind and name. It fails if there are two of one name.
@@ -97,6 +143,7 @@ func TestTheChartSaysWhatTheKustomizationsSay(t *testing.T) {
 				if o.GetKind() == "Job" { // kustomize knows no revisions
 					o.SetName(strings.TrimSuffix(o.GetName(), "-1"))
 				}
+				takeHelmsOwn(t, o)
 			}
 			want, got := byName(t, render(t, dir)), byName(t, rendered)
 			// Helm's users make the namespace by --create-namespace, and label it by hand.
@@ -109,12 +156,53 @@ func TestTheChartSaysWhatTheKustomizationsSay(t *testing.T) {
 				t.Fatalf("objects (-kustomize +helm):\n%s", diff)
 			}
 			for _, name := range names {
+				readData(t, want[name])
+				readData(t, got[name])
 				if diff := cmp.Diff(want[name].Object, got[name].Object); diff != "" {
 					t.Errorf("%s (-kustomize +helm):\n%s", name, diff)
 				}
 			}
 		})
 	}
+}
+
+// takeHelmsOwn takes out of an object what kustomize does not know, and fails if it is not there: what it is a version of, who manages it, and
+// by which configuration a binder runs.
+func takeHelmsOwn(t *testing.T, o *unstructured.Unstructured) {
+	t.Helper()
+	labels := o.GetLabels()
+	for name, want := range map[string]string{"app.kubernetes.io/version": "dev", "app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": "berth-0.1.0"} {
+		if labels[name] != want {
+			t.Errorf("%s %s has label %s %q, want %q", o.GetKind(), o.GetName(), name, labels[name], want)
+		}
+		delete(labels, name)
+	}
+	o.SetLabels(labels)
+	at := []string{"spec", "template", "metadata", "annotations"}
+	if sum, found, _ := unstructured.NestedString(o.Object, append(at, "checksum/config")...); found && len(sum) == 64 {
+		unstructured.RemoveNestedField(o.Object, at...)
+	}
+}
+
+// readData puts what the files of a ConfigMap say in place of their text: the two write the same differently.
+func readData(t *testing.T, o *unstructured.Unstructured) {
+	t.Helper()
+	if o.GetKind() != "ConfigMap" {
+		return
+	}
+	files, _, err := unstructured.NestedStringMap(o.Object, "data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := make(map[string]any)
+	for name, text := range files {
+		var content any
+		if err := yaml.UnmarshalStrict([]byte(text), &content); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		data[name] = content
+	}
+	o.Object["data"] = data
 }
 
 func TestTheChartLeavesOutWhatIsSwitchedOff(t *testing.T) {

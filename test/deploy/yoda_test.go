@@ -63,7 +63,7 @@ func TestABinderTakesTheConfigurationWithYoda(t *testing.T) {
 	for dir, name := range map[string]string{withYoda: "berth", defaultWithYoda: "default-scheduler"} {
 		objects := render(t, dir)
 		config, written := t.TempDir(), filepath.Join(t.TempDir(), "written.yaml")
-		data, _, err := unstructured.NestedStringMap(of(objects, "ConfigMap")["yoda"].Object, "data")
+		data, _, err := unstructured.NestedStringMap(of(objects, "ConfigMap")["binder"].Object, "data")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestABinderTakesTheConfigurationWithYoda(t *testing.T) {
 func TestBinderAndYodaMeetAtOneSocket(t *testing.T) {
 	objects := render(t, withYoda)
 	spec := binderOf(t, objects).Spec.Template.Spec
-	services, _, err := unstructured.NestedString(of(objects, "ConfigMap")["yoda"].Object, "data", "plugin-services.yaml")
+	services, _, err := unstructured.NestedString(of(objects, "ConfigMap")["binder"].Object, "data", "plugin-services.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,61 @@
-{{- /* The metadata of an object in the namespace. Argument: list of the root and the name. */}}
+{{- /*
+The metadata of an object. Argument: dict of root and name, and what it may have besides: component (the role that it is of), labels and
+annotations, namespace (another one than the release's), cluster (true: it is in none).
+*/}}
 {{- define "berth.metadata" -}}
-{{- $root := index . 0 -}}
-name: {{ index . 1 }}
-namespace: {{ $root.Release.Namespace }}
+name: {{ .name }}
+{{- if not .cluster }}
+namespace: {{ .namespace | default .root.Release.Namespace }}
+{{- end }}
 labels:
-  app.kubernetes.io/part-of: berth
+  {{- include "berth.labels" . | nindent 2 }}
+{{- with merge dict (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* The labels of an object, by Kubernetes' convention. Argument: as above. */}}
+{{- define "berth.labels" -}}
+{{- $chart := .root.Chart -}}
+{{- $own := dict
+  "app.kubernetes.io/version" ($chart.AppVersion | replace "+" "_" | trunc 63 | trimSuffix "-")
+  "app.kubernetes.io/managed-by" .root.Release.Service
+  "helm.sh/chart" (printf "%s-%s" $chart.Name $chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
+{{- toYaml (merge (include "berth.identity" . | fromYaml) $own (.labels | default dict) .root.Values.commonLabels) }}
+{{- end }}
+
+{{- /* What of these pods have too, and is the same in all versions. Selectors go by name and part-of, and nothing else. */}}
+{{- define "berth.identity" -}}
+app.kubernetes.io/name: {{ .component | default "berth" }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+app.kubernetes.io/part-of: berth
+{{- end }}
+
+{{- /* The metadata of a workload's pods. Argument: dict of root, role, values and annotations. */}}
+{{- define "berth.podMetadata" -}}
+{{- $values := .values | default dict -}}
+labels:
+  {{- toYaml (merge (include "berth.identity" (dict "root" .root "component" .role) | fromYaml) ($values.podLabels | default dict) .root.Values.podLabels .root.Values.commonLabels) | nindent 2 }}
+{{- with merge dict (.annotations | default dict) ($values.podAnnotations | default dict) .root.Values.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* An image. Argument: list of the root and its values. */}}
+{{- define "berth.image" -}}
+{{- $root := index . 0 -}}{{- with index . 1 -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $root.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end }}
+
+{{- /* The name of the PriorityClass of all pods. Argument: the root. */}}
+{{- define "berth.priorityClass" -}}
+{{ .Values.priorityClassName | default .Release.Name }}
 {{- end }}
 
 {{- /* The endpoints of etcd, comma-separated. */}}
@@ -16,36 +67,71 @@ labels:
 {{- end -}}
 {{- end }}
 
-{{- /* The spec of a pod, but for its containers and volumes. Argument: dict of root and role. */}}
-{{- define "berth.pod" -}}
-{{- if eq .root.Values.schedulerName (.root.Values.ownSchedulerName | default "default-scheduler") }}
-{{- fail (printf "ownSchedulerName: Berth's own pods would be %s's, which is Berth (schedulerName): after the loss of all of them none would be placed. Set ownSchedulerName to a name that another scheduler has, such as kube-scheduler under another name: docs/deploy.md, \"In kube-scheduler's place\"" .root.Values.schedulerName) }}
-{{- end }}
-{{- with .root.Values.ownSchedulerName }}
+{{- /* What pods of all kinds have: who places them, and from where their images come. Argument: the root. */}}
+{{- define "berth.placedBy" -}}
+{{- with .Values.ownSchedulerName }}
 schedulerName: {{ . }}
 {{- end }}
-serviceAccountName: {{ .root.Release.Name }}-{{ .role }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /*
+The spec of a pod, but for its containers and volumes. Argument: dict of root, role and values (the role's), and what it may have: token
+(true: of the role's account), once (true: it ends, and is spread over nothing).
+*/}}
+{{- define "berth.pod" -}}
+{{- $root := .root -}}
+{{- include "berth.placedBy" $root }}
+serviceAccountName: {{ $root.Release.Name }}-{{ .role }}
 automountServiceAccountToken: {{ .token | default false }}
 enableServiceLinks: false
-priorityClassName: {{ .root.Release.Name }}
+priorityClassName: {{ include "berth.priorityClass" $root }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  seccompProfile:
-    type: RuntimeDefault
+  {{- include "berth.podSecurity" . | nindent 2 }}
+{{- with merge dict (.values.nodeSelector | default dict) $root.Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with concat $root.Values.tolerations (.values.tolerations | default list) }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity | default $root.Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if not .once }}
 topologySpreadConstraints:
-{{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
-  - topologyKey: {{ $key }}
-    maxSkew: 1
-    whenUnsatisfiable: ScheduleAnyway
-    labelSelector:
-      matchLabels:
-        app.kubernetes.io/name: {{ $.role }}
-    {{- if ne $.role "etcd" }}
-    matchLabelKeys: [pod-template-hash]
-    {{- end }}
+  {{- include "berth.spread" . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "berth.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- /* Over what the pods of a role are spread: by default hosts and zones, as far as that is possible. Argument: as of berth.pod. */}}
+{{- define "berth.spread" -}}
+{{- $alike := dict "labelSelector" (dict "matchLabels" (dict "app.kubernetes.io/name" .role)) -}}
+{{- if ne .role "etcd" }}{{ $_ := set $alike "matchLabelKeys" (list "pod-template-hash") }}{{ end -}}
+{{- $all := deepCopy (.values.topologySpreadConstraints | default .root.Values.topologySpreadConstraints) -}}
+{{- if not $all }}
+{{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+{{- $all = append $all (dict "topologyKey" . "maxSkew" 1 "whenUnsatisfiable" "ScheduleAnyway") }}
+{{- end }}
+{{- end }}
+{{- range $all }}
+{{- /* One that selects by itself says all of it. */}}
+{{- if not .labelSelector }}{{ $_ := merge . (deepCopy $alike) }}{{ end }}
+- {{ toYaml . | nindent 2 | trim }}
 {{- end }}
 {{- end }}
 
@@ -68,7 +154,7 @@ secret:
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
-  {{- include "berth.metadata" (list .root .role) | nindent 2 }}
+  {{- include "berth.metadata" (dict "root" .root "name" .role "component" .role) | nindent 2 }}
 spec:
   maxUnavailable: 1
   unhealthyPodEvictionPolicy: AlwaysAllow
@@ -78,14 +164,48 @@ spec:
 {{- end }}
 
 {{- /*
-A role: its Deployment and its PodDisruptionBudget. Argument: dict of root, role, port, its values, and what it has beyond
-others: args, env (name to value), ports (name to number), token, and as text: mounts, volumes, beside (containers).
+The command line of a container, those of the chart and then the role's extraArgs, which may not say again what the chart says. Argument:
+dict of args (the chart's), values (the role's) and of (its name in the values).
+*/}}
+{{- define "berth.args" -}}
+{{- $said := dict }}
+{{- range .args }}
+{{- $_ := set $said (regexFind "^--[a-z0-9-]+" .) . }}
+{{- end }}
+{{- range .values.extraArgs }}
+{{- with get $said (regexFind "^--[a-z0-9-]+" .) }}
+{{- fail (printf "%s.extraArgs: the chart itself gives %s. Take yours out; README.md of the chart says which value it follows, if any" $.of .) }}
+{{- end }}
+{{- end }}
+{{- range concat .args (.values.extraArgs | default list) }}
+- {{ toJson . }}
+{{- end }}
+{{- end }}
+
+{{- /* Environment variables of all pods and of a role. Argument: as of berth.pod. */}}
+{{- define "berth.env" -}}
+{{- with concat .root.Values.env (.values.env | default list) }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /*
+A role: its Deployment and its PodDisruptionBudget. Argument: dict of root, role, port, its values, of (their name), and what it has beyond
+others: args, vars (name to value), ports (name to number), token, annotations (of its pods), and as text: mounts, volumes, beside (containers).
 */}}
 {{- define "berth.role" -}}
+{{- $values := .root.Values -}}
+{{- $args := list .role "--id=$(POD_NAME)" (printf "--listen=0.0.0.0:%d" (int .port)) "--advertise=$(POD_IP)" "--metrics-listen=0.0.0.0:9090" "--etcd-endpoints=$(ETCD_ENDPOINTS)" }}
+{{- if $values.etcd.insecurePlaintext }}
+{{- $args = append $args "--etcd-insecure-plaintext" }}
+{{- else }}
+{{- $args = concat $args (list "--etcd-ca=/tls/ca.crt" "--etcd-cert=/tls/tls.crt" "--etcd-key=/tls/tls.key") }}
+{{- end }}
+{{- $args = concat $args (list "--tls-ca=/tls/ca.crt" "--tls-cert=/tls/tls.crt" "--tls-key=/tls/tls.key") (.args | default list) -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
-  {{- include "berth.metadata" (list .root .role) | nindent 2 }}
+  {{- include "berth.metadata" (dict "root" .root "name" .role "component" .role) | nindent 2 }}
 spec:
   {{- with .values.replicas }}
   replicas: {{ . }}
@@ -95,35 +215,15 @@ spec:
       app.kubernetes.io/name: {{ .role }}
   template:
     metadata:
-      labels:
-        app.kubernetes.io/name: {{ .role }}
-        app.kubernetes.io/part-of: berth
+      {{- include "berth.podMetadata" . | nindent 6 }}
     spec:
       {{- include "berth.pod" . | trim | nindent 6 }}
       containers:
         - name: {{ .role }}
-          image: {{ .root.Values.image.repository }}:{{ .root.Values.image.tag }}
-          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          image: {{ include "berth.image" (list .root $values.image) }}
+          imagePullPolicy: {{ $values.image.pullPolicy }}
           args:
-            - {{ .role }}
-            - --id=$(POD_NAME)
-            - --listen=0.0.0.0:{{ .port }}
-            - --advertise=$(POD_IP)
-            - --metrics-listen=0.0.0.0:9090
-            - --etcd-endpoints=$(ETCD_ENDPOINTS)
-            {{- if .root.Values.etcd.insecurePlaintext }}
-            - --etcd-insecure-plaintext
-            {{- else }}
-            - --etcd-ca=/tls/ca.crt
-            - --etcd-cert=/tls/tls.crt
-            - --etcd-key=/tls/tls.key
-            {{- end }}
-            - --tls-ca=/tls/ca.crt
-            - --tls-cert=/tls/tls.crt
-            - --tls-key=/tls/tls.key
-            {{- range .args }}
-            - {{ toJson . }}
-            {{- end }}
+            {{- include "berth.args" (dict "args" $args "values" .values "of" .of) | trim | nindent 12 }}
           env:
             - name: POD_NAME
               valueFrom:
@@ -135,9 +235,12 @@ spec:
                   fieldPath: status.podIP
             - name: ETCD_ENDPOINTS
               value: {{ include "berth.etcdEndpoints" .root }}
-            {{- range $name, $value := .env }}
+            {{- range $name, $value := .vars }}
             - name: {{ $name }}
-              value: {{ $value }}
+              value: {{ $value | quote }}
+            {{- end }}
+            {{- with include "berth.env" . }}
+            {{- . | nindent 12 }}
             {{- end }}
           ports:
             - name: grpc
@@ -148,6 +251,14 @@ spec:
             {{- end }}
             - name: metrics
               containerPort: 9090
+          # It answers as soon as the process has read its files; five minutes are for a machine, or a volume, that is very slow.
+          startupProbe:
+            httpGet:
+              path: /livez
+              port: metrics
+              scheme: HTTPS
+            periodSeconds: 2
+            failureThreshold: 150
           # Available is a binder whose epoch is open, or one that stands by. Asked by the binary itself, since a gRPC probe of the
           # kubelet has no TLS.
           readinessProbe:
@@ -172,6 +283,9 @@ spec:
             {{- with .mounts }}
             {{- trim . | nindent 12 }}
             {{- end }}
+            {{- with .values.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
         {{- with .beside }}
         {{- trim . | nindent 8 }}
         {{- end }}
@@ -179,6 +293,9 @@ spec:
         - {{ include "berth.tlsVolume" . | nindent 10 | trim }}
         {{- with .volumes }}
         {{- trim . | nindent 8 }}
+        {{- end }}
+        {{- with .values.extraVolumes }}
+        {{- toYaml . | nindent 8 }}
         {{- end }}
 ---
 {{ include "berth.budget" . }}
@@ -189,7 +306,7 @@ spec:
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata:
-  {{- include "berth.metadata" (list .root .role) | nindent 2 }}
+  {{- include "berth.metadata" (dict "root" .root "name" .role "component" .role) | nindent 2 }}
 spec:
   scaleTargetRef:
     apiVersion: apps/v1
@@ -222,11 +339,29 @@ spec:
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata:
-  {{- include "berth.metadata" (list .root .role) | nindent 2 }}
+  {{- include "berth.metadata" (dict "root" .root "name" .role "component" .role) | nindent 2 }}
 spec:
   podSelector:
     matchLabels:
       app.kubernetes.io/name: {{ .role }}
   policyTypes: [Ingress]
   ingress:
+{{- end }}
+
+{{- /* Where those may go who may go to Berth only. */}}
+{{- define "berth.toBerth" -}}
+- to:
+    - podSelector:
+        matchLabels:
+          app.kubernetes.io/part-of: berth
+- to:
+    - namespaceSelector: {}
+      podSelector:
+        matchLabels:
+          k8s-app: kube-dns
+  ports:
+    - port: 53
+      protocol: UDP
+    - port: 53
+      protocol: TCP
 {{- end }}
