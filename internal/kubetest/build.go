@@ -23,16 +23,17 @@ const (
 	Kubeadm           = "kubeadm"
 	Etcdctl           = "etcdctl"
 	Kubectl           = "kubectl"
+	Helm              = "helm"
 	TopoLVM           = "topolvm-scheduler"           // TopoLVM's extender
 	GPUShare          = "gpushare-scheduler-extender" // Alibaba's extender
 )
 
-// Programs returns what Build knows and many tests need: all but ControllerManager, which takes some minutes more and is for "make volumes" alone, and
-// the extenders, which are for "make extenders" alone.
+// Programs returns what Build knows and many tests need: all but ControllerManager, which takes some minutes more and is for "make volumes" alone,
+// the extenders, which are for "make extenders" alone, and Helm, which is for test/deploy alone.
 func Programs() []string { return []string{Etcd, APIServer, KubeScheduler, Kubeadm, Etcdctl, Kubectl} }
 
 // mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes, test/etcdctl that of
-// etcd's client, and those below test/extenders their extender's.
+// etcd's client, test/helm that of Helm, and those below test/extenders their extender's.
 const mainModule = "github.com/berth-scheduler/berth"
 
 // lockPoll is how often a build that waits for another process' build looks again.
@@ -44,6 +45,7 @@ type program struct {
 	module  string // the module whose version it has
 	version string
 	path    string // the package that is its main
+	flags   string // of the linker, besides those of all
 	apart   bool   // its version has nothing to do with that of Kubernetes or etcd, and is a part of its file's name
 }
 
@@ -108,6 +110,9 @@ func programs(ctx context.Context) (map[string]program, error) {
 		Etcdctl:           {dir: client, module: "go.etcd.io/etcd/etcdctl/v3", path: "go.etcd.io/etcd/etcdctl/v3"},
 		Kubeadm:           {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kubeadm"},
 		Kubectl:           {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kubectl"},
+		// Its own build says likewise for which release of Kubernetes it renders charts where it asks no API server.
+		Helm: {dir: filepath.Join(root, "test", "helm"), module: "helm.sh/helm/v3", path: "helm.sh/helm/v3/cmd/helm", apart: true,
+			flags: "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36"},
 		TopoLVM: {dir: filepath.Join(extenders, "topolvm"), module: "github.com/topolvm/topolvm",
 			path: "github.com/topolvm/topolvm/cmd/topolvm-scheduler", apart: true},
 		GPUShare: {dir: filepath.Join(extenders, "gpushare"), module: "github.com/AliyunContainerService/gpushare-scheduler-extender",
@@ -139,7 +144,7 @@ func (p program) buildTo(ctx context.Context, file string) error {
 		return nil // built by whoever held the lock
 	}
 	partial := file + ".partial"
-	if _, err := goTool(ctx, p.dir, "build", "-ldflags=-s -w", "-o", partial, p.path); err != nil {
+	if _, err := goTool(ctx, p.dir, "build", "-ldflags=-s -w "+p.flags, "-o", partial, p.path); err != nil {
 		return err
 	}
 	return os.Rename(partial, file)

@@ -128,9 +128,10 @@ func (c *cluster) applyOne(ctx context.Context, t *testing.T, o *unstructured.Un
 
 // foreign are the kinds of cert-manager and the Prometheus operator that deploy uses.
 var foreign = map[string]schema.GroupVersion{
-	"Certificate": {Group: "cert-manager.io", Version: "v1"},
-	"Issuer":      {Group: "cert-manager.io", Version: "v1"},
-	"PodMonitor":  {Group: "monitoring.coreos.com", Version: "v1"},
+	"Certificate":    {Group: "cert-manager.io", Version: "v1"},
+	"Issuer":         {Group: "cert-manager.io", Version: "v1"},
+	"PodMonitor":     {Group: "monitoring.coreos.com", Version: "v1"},
+	"PrometheusRule": {Group: "monitoring.coreos.com", Version: "v1"},
 }
 
 // definitions returns definitions of the foreign kinds, which take everything.

@@ -57,41 +57,53 @@ func (p profile) yodas(point string) (all []weighed) {
 	return all
 }
 
+// binderWrites runs a binder with the command line and the files of its Deployment, and returns the profiles that it would go by.
+func binderWrites(t *testing.T, binary string, objects []*unstructured.Unstructured) []profile {
+	t.Helper()
+	config, written := t.TempDir(), filepath.Join(t.TempDir(), "written.yaml")
+	spec := binderOf(t, objects).Spec.Template.Spec
+	at := slices.IndexFunc(spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/config" })
+	if at < 0 {
+		t.Fatal("the binder has no files at /config")
+	}
+	volume := spec.Volumes[slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == spec.Containers[0].VolumeMounts[at].Name })]
+	data, _, err := unstructured.NestedStringMap(of(objects, "ConfigMap")[volume.ConfigMap.Name].Object, "data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range data {
+		if err := os.WriteFile(filepath.Join(config, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var args []string
+	for _, arg := range spec.Containers[0].Args {
+		args = append(args, strings.NewReplacer("=/config/", "="+config+"/", "$(ETCD_ENDPOINTS)", "https://etcd:2379").Replace(arg))
+	}
+	out, err := exec.CommandContext(within(t), binary, append(args, "--write-config-to="+written)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", args, err, out)
+	}
+	text, err := os.ReadFile(written)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var is struct{ Profiles []profile }
+	if err := yaml.Unmarshal(text, &is); err != nil {
+		t.Fatal(err)
+	}
+	return is.Profiles
+}
+
 func TestABinderTakesTheConfigurationWithYoda(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "berth")
 	buildBerth(t, binary)
 	for dir, name := range map[string]string{withYoda: "berth", defaultWithYoda: "default-scheduler"} {
-		objects := render(t, dir)
-		config, written := t.TempDir(), filepath.Join(t.TempDir(), "written.yaml")
-		data, _, err := unstructured.NestedStringMap(of(objects, "ConfigMap")["binder"].Object, "data")
-		if err != nil {
-			t.Fatal(err)
+		profiles := binderWrites(t, binary, render(t, dir))
+		if len(profiles) != 1 || profiles[0].SchedulerName != name {
+			t.Fatalf("%s: profiles %+v, want one of %s", dir, profiles, name)
 		}
-		for file, text := range data {
-			if err := os.WriteFile(filepath.Join(config, file), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var args []string
-		for _, arg := range binderOf(t, objects).Spec.Template.Spec.Containers[0].Args {
-			args = append(args, strings.NewReplacer("=/config/", "="+config+"/", "$(ETCD_ENDPOINTS)", "https://etcd:2379").Replace(arg))
-		}
-		out, err := exec.CommandContext(within(t), binary, append(args, "--write-config-to="+written)...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", dir, err, out)
-		}
-		text, err := os.ReadFile(written)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var is struct{ Profiles []profile }
-		if err := yaml.Unmarshal(text, &is); err != nil {
-			t.Fatal(err)
-		}
-		if len(is.Profiles) != 1 || is.Profiles[0].SchedulerName != name {
-			t.Fatalf("%s: profiles %+v, want one of %s", dir, is.Profiles, name)
-		}
-		p := is.Profiles[0]
+		p := profiles[0]
 		if diff := cmp.Diff([]weighed{{Name: "Yoda"}}, p.Plugins["queueSort"].Enabled); diff != "" {
 			t.Errorf("%s: who sorts the queue (-want +got):\n%s", dir, diff)
 		}
