@@ -133,6 +133,7 @@ func TestTheChartSaysWhatTheKustomizationsSay(t *testing.T) {
 		overlay("second-scheduler"):  nil,
 		overlay("default-scheduler"): {"schedulerName": "default-scheduler", "ownSchedulerName": "kube-scheduler"},
 		monitored:                    {"podMonitor": map[string]any{"enabled": true}},
+		assigned:                     {"assignNamespaces": map[string]any{"enabled": true}, "priorityClassName": "system-cluster-critical"},
 		withYoda:                     {"podMonitor": map[string]any{"enabled": true}, "yoda": map[string]any{"enabled": true}},
 		defaultWithYoda:              {"schedulerName": "default-scheduler", "ownSchedulerName": "kube-scheduler", "yoda": map[string]any{"enabled": true}},
 	} {

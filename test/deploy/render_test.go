@@ -17,6 +17,9 @@ var overlays = []string{"second-scheduler", "default-scheduler"}
 // monitored is an overlay with the component that has Prometheus scrape it.
 const monitored = "testdata/monitored"
 
+// assigned is an overlay with the components that need no more than an API server.
+const assigned = "testdata/assigned"
+
 // These are the overlays with Yoda, the first one with what has Prometheus scrape it, too.
 const (
 	withYoda        = "testdata/yoda"
