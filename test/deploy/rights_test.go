@@ -207,6 +207,7 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 	b := startBerth(t, c, objects)
 	b.awaitReady(t)
 	b.scrape(t, monitors["berth"].Spec)
+	b.helmTest(t)
 
 	// 3. All that a binder does: place, report, report again, preempt with a budget, and lose a race.
 	client := c.Client()
@@ -752,6 +753,34 @@ func (b *berth) scrape(t *testing.T, monitor monitoringv1.PodMonitorSpec) {
 			if got := ask(within(t), c.client, url+c.path, ""); got != c.want {
 				t.Errorf("get %s of %s: %s, want %s", c.path, name, got, c.want)
 			}
+		}
+	}
+}
+
+// helmTest runs what helm test has a pod run, with the certificate that it mounts.
+func (b *berth) helmTest(t *testing.T) {
+	t.Helper()
+	r, err := helmAll(1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range of(r.hooks, "Pod") {
+		var pod corev1.Pod
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, &pod, true); err != nil {
+			t.Fatal(err)
+		}
+		owner := ""
+		for _, v := range pod.Spec.Volumes {
+			owner = strings.TrimSuffix(strings.TrimPrefix(v.Secret.SecretName, "berth-"), "-tls")
+		}
+		as := strings.NewReplacer(append(b.secret(owner), "gateway.berth.svc:7070", b.server)...)
+		args := make([]string, 0, len(pod.Spec.Containers[0].Args))
+		for _, arg := range pod.Spec.Containers[0].Args {
+			args = append(args, as.Replace(arg))
+		}
+		out, err := exec.CommandContext(within(t), b.binary, args...).CombinedOutput()
+		if want := map[string]string{"test-ready": "SERVING\n", "test-placed": "berth version"}[name]; err != nil || want == "" || !strings.HasPrefix(string(out), want) {
+			t.Errorf("%s, %q: %v, %s, want %q", name, args, err, out, want)
 		}
 	}
 }
