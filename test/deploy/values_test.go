@@ -359,14 +359,16 @@ func TestTheChartRefusesWhatWouldNotWorkAndSaysWhatToDo(t *testing.T) {
 		"a secret that is a text":      {"imagePullSecrets: [a]", "/imagePullSecrets/0", "object"},
 		"a plugin service without any": {"pluginServices: [{name: a}]", "/pluginServices/0", "plugins"},
 	} {
-		_, err := helm(values(t, c.values))
-		if err == nil {
-			t.Errorf("%s: %s is taken", name, c.values)
-			continue
-		}
-		if !strings.Contains(err.Error(), c.names) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v\nwant an error that names %s and says %q", name, err, c.names, c.says)
-		}
+		t.Run(name, func(t *testing.T) {
+			_, err := helm(values(t, c.values))
+			if err == nil {
+				t.Fatalf("%s is taken", c.values)
+			}
+			if !strings.Contains(err.Error(), c.names) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v\nwant an error that names %s and says %q", err, c.names, c.says)
+			}
+			t.Log(err)
+		})
 	}
 }
 
@@ -602,7 +604,7 @@ names of the roles.
 
 ## Values
 
-Made from ` + "`values.yaml` and `values.schema.json` by `cd test/deploy && go test . -run TestTheChartsReadme -rewrite`" + `.
+Made from ` + "`values.yaml` and `values.schema.json` by `cd test/deploy && go test . -run TestTheChartsReadmeSaysWhatItsValuesAre -rewrite`" + `.
 
 | value | default | is |
 | --- | --- | --- |

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	fence    = regexp.MustCompile("(?ms)^```[a-z]*\n(.*?)^```")
+	fence    = regexp.MustCompile("(?ms)^ *```[a-z ]*\n(.*?)^ *```")
 	codeSpan = regexp.MustCompile("`([^`\n]+)`")
 	link     = regexp.MustCompile(`\[[^\]]*\]\(([^)\s]+)\)`)
 	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
