@@ -42,6 +42,11 @@ type rendered struct {
 }
 
 func helmAll(revision int, values map[string]any) (r rendered, err error) {
+	return helmOn("36", revision, values)
+}
+
+// helmOn renders the chart for a release of Kubernetes, 1.minor.
+func helmOn(minor string, revision int, values map[string]any) (r rendered, err error) {
 	chart, err := loader.Load(chartDir)
 	if err != nil {
 		return rendered{}, err
@@ -51,7 +56,7 @@ func helmAll(revision int, values map[string]any) (r rendered, err error) {
 		return rendered{}, err
 	}
 	capabilities := chartutil.DefaultCapabilities.Copy()
-	capabilities.KubeVersion = chartutil.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"}
+	capabilities.KubeVersion = chartutil.KubeVersion{Version: "v1." + minor + ".3", Major: "1", Minor: minor}
 	all, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "berth", Namespace: namespace, Revision: revision, IsInstall: revision == 1, IsUpgrade: revision > 1}, capabilities)
 	if err != nil {
 		return rendered{}, err

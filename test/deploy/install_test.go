@@ -192,6 +192,9 @@ func TestTheCommandsOfTheInstallPageRun(t *testing.T) {
 	if err := s.CreateNodes(within(t), 1, kubetest.PlainNode); err != nil {
 		t.Fatal(err)
 	}
+	if out, errs, err := s.run(t, "helm lint deploy/helm/berth --strict"); err != nil {
+		t.Errorf("helm lint: %v\n%s%s", err, out, errs)
+	}
 	ran := 0
 	before := map[string]func(){
 		// The API server looks after policies once a second.

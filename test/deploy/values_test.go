@@ -372,6 +372,28 @@ func TestTheChartRefusesWhatWouldNotWorkAndSaysWhatToDo(t *testing.T) {
 	}
 }
 
+// The kind came late, and was in beta first.
+func TestNamespacesAreAssignedByWhatTheAPIServerHas(t *testing.T) {
+	on := values(t, "assignNamespaces: {enabled: true}")
+	for minor, want := range map[string]string{"36": "admissionregistration.k8s.io/v1", "35": "admissionregistration.k8s.io/v1beta1", "34": "admissionregistration.k8s.io/v1beta1"} {
+		r, err := helmOn(minor, 1, on)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"} {
+			if got := of(r.objects, kind)["berth-assign"].GetAPIVersion(); got != want {
+				t.Errorf("on 1.%s, %s is of %s, want %s", minor, kind, got, want)
+			}
+		}
+	}
+	if _, err := helmOn("33", 1, on); err == nil || !strings.Contains(err.Error(), "assignNamespaces.enabled: Kubernetes v1.33.3 has no MutatingAdmissionPolicy") || !strings.Contains(err.Error(), "Switch it off") {
+		t.Errorf("on 1.33: %v, want an error that says what to do", err)
+	}
+	if _, err := helmOn("33", 1, nil); err != nil {
+		t.Errorf("the defaults on 1.33: %v", err)
+	}
+}
+
 // keysIn are the names of the fields of a type, as they are written.
 func keysIn(of reflect.Type) (keys []string) {
 	for f := range of.Fields() {
