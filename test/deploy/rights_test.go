@@ -461,7 +461,7 @@ func startBerth(t *testing.T, c *cluster, objects []*unstructured.Unstructured) 
 			t.Fatal(err)
 		}
 		// What the kubelet and a network would do: variables, the mounted secret, addresses.
-		replace := append(b.secret(name), "$(POD_NAME)", name+"-0", "$(POD_IP)", "127.0.0.1", "$(ETCD_ENDPOINTS)", etcd, "/berth", b.binary)
+		replace := append(append(b.secret(name), filesOf(t, objects, spec)...), "$(POD_NAME)", name+"-0", "$(POD_IP)", "127.0.0.1", "$(ETCD_ENDPOINTS)", etcd, "/berth", b.binary)
 		at := make(map[string]string) // addresses by the names of ports
 		for i, p := range spec.Containers[0].Ports {
 			at[p.Name] = "127.0.0.1:" + ports[i]

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -15,11 +16,14 @@ import (
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what of the chart is made from other files")
@@ -233,6 +237,56 @@ config:
 				t.Errorf("what the binder goes by (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// The chart's roles as processes, with its command lines, files, accounts and certificates.
+func TestEachProfileOfTheChartsValuesPlacesItsPods(t *testing.T) {
+	c := startCluster(t, kubetest.Options{Authorization: "RBAC"})
+	objects, err := helm(values(t, `
+schedulerName: packed
+config:
+  profiles:
+    - schedulerName: spread
+    - schedulerName: packed
+      pluginConfig:
+        - name: NodeResourcesFit
+          args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		if o.GetKind() == "Job" {
+			o.SetName("etcd-init") // without the revision, as the rest of this package knows it
+		}
+	}
+	c.apply(t, &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace}}})
+	c.apply(t, objects...)
+	startBerth(t, c, objects).awaitReady(t)
+	if err := c.CreateNodes(within(t), 2, kubetest.PlainNode); err != nil {
+		t.Fatal(err)
+	}
+	at := make(map[string]string)
+	for i, scheduler := range []string{"packed", "packed", "packed", "spread"} {
+		pod := kubetest.PlainPod(i)
+		pod.Name, pod.GenerateName, pod.Namespace, pod.Spec.SchedulerName = fmt.Sprint(scheduler, "-", i), "", "default", scheduler
+		if _, err := c.Client().CoreV1().Pods("default").Create(within(t), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		await(t, pod.Name+" to be placed", func(ctx context.Context) error {
+			is, err := c.Client().CoreV1().Pods("default").Get(ctx, pod.Name, metav1.GetOptions{})
+			if err == nil && is.Spec.NodeName == "" {
+				err = fmt.Errorf("it has no node: %v", is.Status.Conditions)
+			}
+			if err == nil {
+				at[pod.Name] = is.Spec.NodeName
+			}
+			return err
+		})
+	}
+	if at["packed-0"] != at["packed-1"] || at["packed-1"] != at["packed-2"] || at["spread-3"] == at["packed-2"] {
+		t.Errorf("pods are at %v: want those of packed on one node, and that of spread on the other", at)
 	}
 }
 

@@ -57,28 +57,38 @@ func (p profile) yodas(point string) (all []weighed) {
 	return all
 }
 
+// filesOf writes what the first container of a pod mounts of ConfigMaps, and returns pairs of a folder there, and here.
+func filesOf(t *testing.T, objects []*unstructured.Unstructured, spec corev1.PodSpec) (pairs []string) {
+	t.Helper()
+	for _, m := range spec.Containers[0].VolumeMounts {
+		volume := spec.Volumes[slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })]
+		if volume.ConfigMap == nil {
+			continue
+		}
+		data, _, err := unstructured.NestedStringMap(of(objects, "ConfigMap")[volume.ConfigMap.Name].Object, "data")
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		for file, text := range data {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pairs = append(pairs, m.MountPath+"/", dir+"/")
+	}
+	return pairs
+}
+
 // binderWrites runs a binder with the command line and the files of its Deployment, and returns the profiles that it would go by.
 func binderWrites(t *testing.T, binary string, objects []*unstructured.Unstructured) []profile {
 	t.Helper()
-	config, written := t.TempDir(), filepath.Join(t.TempDir(), "written.yaml")
+	written := filepath.Join(t.TempDir(), "written.yaml")
 	spec := binderOf(t, objects).Spec.Template.Spec
-	at := slices.IndexFunc(spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/config" })
-	if at < 0 {
-		t.Fatal("the binder has no files at /config")
-	}
-	volume := spec.Volumes[slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == spec.Containers[0].VolumeMounts[at].Name })]
-	data, _, err := unstructured.NestedStringMap(of(objects, "ConfigMap")[volume.ConfigMap.Name].Object, "data")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range data {
-		if err := os.WriteFile(filepath.Join(config, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	as := strings.NewReplacer(append(filesOf(t, objects, spec), "$(ETCD_ENDPOINTS)", "https://etcd:2379")...)
 	var args []string
 	for _, arg := range spec.Containers[0].Args {
-		args = append(args, strings.NewReplacer("=/config/", "="+config+"/", "$(ETCD_ENDPOINTS)", "https://etcd:2379").Replace(arg))
+		args = append(args, as.Replace(arg))
 	}
 	out, err := exec.CommandContext(within(t), binary, append(args, "--write-config-to="+written)...).CombinedOutput()
 	if err != nil {
