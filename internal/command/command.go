@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -23,6 +25,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/cli"
 	"github.com/berth-scheduler/berth/internal/cli/offline"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/secureport"
@@ -103,43 +106,79 @@ func logLibraries(log *slog.Logger) {
 }
 
 // LogFlags are about the log of a process.
-type LogFlags struct{ format, level string }
+type LogFlags struct {
+	format, level string
+	verbosity     int
+	modules       logs.Modules
+}
 
 const logLevelFlag = "log-level"
 
+// The forms of a log.
+const (
+	formatText = "text" // of log/slog
+	formatJSON = "json" // as kube-scheduler's
+	formatKlog = "klog" // kube-scheduler's text
+)
+
 // Add adds the flags.
 func (f *LogFlags) Add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.format, "log-format", "text", "text or json")
+	fs.StringVar(&f.format, "log-format", formatText, "text, json, or klog: json and klog are as kube-scheduler's JSON and text")
 	fs.StringVar(&f.level, logLevelFlag, "info", "debug, info, warn or error")
+	fs.IntVarP(&f.verbosity, "v", "v", 0, "how much is logged, as with kube-scheduler, if it is not 0 instead of --"+logLevelFlag+": 2 says what becomes of each pod, 4 is debug")
 }
 
 // Open returns the process's logger, writing to stderr, and what sets its level. Libraries log to it from then on.
 func (f *LogFlags) Open() (*slog.Logger, *slog.LevelVar, error) {
-	log, level, err := newLogger(f.format, f.level)
-	if err == nil {
-		logLibraries(log)
+	if f.verbosity < 0 || f.verbosity > math.MaxInt32 {
+		return nil, nil, fmt.Errorf("-v: %d: want 0 or more", f.verbosity)
+	}
+	log, level, err := newLogger(os.Stderr, f.format, f.level, f.modules)
+	if err != nil {
+		return nil, nil, err
+	}
+	logLibraries(log)
+	if err := logModules(f.modules); err != nil {
+		return nil, nil, err
+	}
+	if f.verbosity > 0 {
+		_, err = setVerbosity(level, strconv.Itoa(f.verbosity))
 	}
 	return log, level, err
 }
 
-// newLogger returns a logger, writing to stderr, and what sets its level.
-func newLogger(format, level string) (*slog.Logger, *slog.LevelVar, error) {
+// logModules has files of klog's users log as modules say.
+func logModules(modules logs.Modules) error {
+	if len(modules) == 0 {
+		return nil
+	}
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	klog.InitFlags(fs)
+	if err := fs.Set("vmodule", modules.String()); err != nil {
+		return fmt.Errorf("--vmodule: %w", err)
+	}
+	return nil
+}
+
+// newLogger returns a logger, and what sets its level.
+func newLogger(to io.Writer, format, level string, modules logs.Modules) (*slog.Logger, *slog.LevelVar, error) {
 	l := new(slog.LevelVar)
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, nil, fmt.Errorf("--log-level: %q: want debug, info, warn or error", level)
 	}
-	options := &slog.HandlerOptions{Level: l}
 	switch format {
-	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, options)), l, nil
-	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), l, nil
+	case formatJSON:
+		return slog.New(logs.JSON(to, logs.Options{Level: l, Modules: modules})), l, nil
+	case formatKlog:
+		return slog.New(logs.Text(to, logs.Options{Level: l, Modules: modules})), l, nil
+	case formatText:
+		return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: l})), l, nil
 	}
-	return nil, nil, fmt.Errorf("--log-format: %q: want json or text", format)
+	return nil, nil, fmt.Errorf("--log-format: %q: want text, json or klog", format)
 }
 
 // setVerbosity sets how much is logged as klog's -v does: each step lets through what is one less important than information; debug
-// begins at 4. client-go's part of the log is set with it.
+// is 4. client-go's part of the log is set with it.
 func setVerbosity(level *slog.LevelVar, value string) (string, error) {
 	v, err := strconv.ParseUint(value, 10, 31)
 	if err != nil {

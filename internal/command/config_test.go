@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -333,7 +334,7 @@ func TestProfilesAreServedIfTheFileOrAFlagSaysSo(t *testing.T) {
 }
 
 func TestVerbosityIsThatOfKlog(t *testing.T) {
-	_, level, err := newLogger("text", "warn")
+	_, level, err := newLogger(io.Discard, "text", "warn", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,7 +48,7 @@ func etcdInitCommand() *cobra.Command {
 				return fmt.Errorf("--timeout: %v: want more than 0", timeout)
 			}
 			common.EtcdTLS = tls.etcd
-			log, _, err := newLogger("text", "info")
+			log, _, err := newLogger(os.Stderr, formatText, "info", nil)
 			if err := cmp.Or(err, tls.finish(common.EtcdEndpoints)); err != nil {
 				return err
 			}

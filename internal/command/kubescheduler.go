@@ -21,6 +21,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/berth-scheduler/berth/internal/config"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/member"
 	"github.com/berth-scheduler/berth/internal/roles"
 	"github.com/berth-scheduler/berth/internal/secureport"
@@ -43,8 +44,7 @@ type kubeScheduler struct {
 	peers   peerFlags
 	port    *secureport.Options
 
-	lock                          string
-	verbosity                     int
+	lock, loggingFormat           string
 	emulated, compatible          []string
 	version                       versionFlag
 	contentType                   string
@@ -132,9 +132,9 @@ func (k *kubeScheduler) add(fs *pflag.FlagSet) {
 }
 
 func (k *kubeScheduler) addLog(fs *pflag.FlagSet) {
-	fs.StringVar(&k.log.format, "logging-format", "text", "text or json")
-	fs.IntVarP(&k.verbosity, "v", "v", 0, "how much is logged: from 4 on, what debug is")
-	fs.StringSliceVar(&k.moduleLevels, "vmodule", nil, "how much files log: lines of Berth's log have no file")
+	fs.StringVar(&k.loggingFormat, "logging-format", formatText, "text or json, as kube-scheduler's")
+	fs.IntVarP(&k.log.verbosity, "v", "v", 0, "how much is logged: 2 says what becomes of each pod, 4 is debug")
+	fs.StringSliceVar(&k.moduleLevels, "vmodule", nil, "pattern=N pairs: how much files log, by their names without .go, of Berth's or of libraries'")
 	fs.DurationVar(&k.taken.flush, "log-flush-frequency", 5*time.Second, "how often the log is flushed: Berth writes each line at once")
 	fs.BoolVar(&k.taken.splitText, "log-text-split-stream", false, "errors on stderr and the rest on stdout: Berth's log is on stderr")
 	fs.BoolVar(&k.taken.splitJSON, "log-json-split-stream", false, "the same, of JSON")
@@ -200,7 +200,7 @@ var flagFates = map[string]string{
 	"log-json-split-stream":                        nothing + "the log is on stderr",
 	"log-text-info-buffer-size":                    nothing + "each line is written at once",
 	"log-text-split-stream":                        nothing + "the log is on stderr",
-	"logging-format":                               same + "; the lines are Berth's",
+	"logging-format":                               same + "; what the lines say is Berth's own, but for what becomes of pods",
 	"master":                                       same,
 	"min-compatibility-version":                    nothing + "Berth reads what every release from 1.34 on serves",
 	"permit-address-sharing":                       same,
@@ -221,9 +221,9 @@ var flagFates = map[string]string{
 	"tls-min-version":                              same,
 	"tls-private-key-file":                         same,
 	"tls-sni-cert-key":                             same,
-	"v":                                            same + "; Berth's debug lines come from 4 on",
+	"v":                                            same + ": [what is logged](operations.md#logs)",
 	"version":                                      "prints Berth's version, and the release of Kubernetes in whose scheduler's place it is",
-	"vmodule":                                      nothing + "lines of Berth's log have no file",
+	"vmodule":                                      same + ", of Berth's files; it stays as it is given",
 	"write-config-to":                              same,
 }
 
@@ -276,7 +276,7 @@ func (k *kubeScheduler) finish(cmd *cobra.Command) error {
 	}
 	k.options.Cluster = k.cluster.cluster
 	k.cluster.profile(&k.common)
-	k.log.level = fmt.Sprintf("INFO-%d", k.verbosity)
+	k.log.level = "info"
 	return nil
 }
 
@@ -312,12 +312,22 @@ func (k *kubeScheduler) beside(fs *pflag.FlagSet) {
 }
 
 // check checks the flags that nobody else does.
-func (k *kubeScheduler) check() error {
+func (k *kubeScheduler) check() (err error) {
+	if k.log.modules, err = logs.ParseModules(k.moduleLevels); err != nil {
+		return fmt.Errorf("--vmodule: %w", err)
+	}
+	switch k.log.format = k.loggingFormat; k.loggingFormat {
+	case formatJSON:
+	case formatText:
+		k.log.format = formatKlog
+	default:
+		return fmt.Errorf("--logging-format: %q: want text or json", k.loggingFormat)
+	}
 	switch {
 	case k.lock != "leases":
 		return fmt.Errorf("--leader-elect-resource-lock: %q: want leases", k.lock)
-	case k.verbosity < 0 || k.verbosity > math.MaxInt32:
-		return fmt.Errorf("-v: %d: want 0 or more", k.verbosity)
+	case k.log.verbosity < 0 || k.log.verbosity > math.MaxInt32:
+		return fmt.Errorf("-v: %d: want 0 or more", k.log.verbosity)
 	case k.hiddenMetricsFor != "" && k.hiddenMetricsFor != previousRelease:
 		return fmt.Errorf("--show-hidden-metrics-for-version: %q: want %s, the release before", k.hiddenMetricsFor, previousRelease)
 	}
@@ -360,11 +370,6 @@ func (k *kubeScheduler) start(cmd *cobra.Command) error {
 		return k.cluster.write()
 	}
 	return k.run(cmd.Context(), secureport.Component, func(ctx context.Context) error {
-		if k.verbosity > 0 {
-			if _, err := k.common.SetVerbosity(fmt.Sprint(k.verbosity)); err != nil {
-				return err
-			}
-		}
 		k.cluster.logNotes(k.common.Log)
 		useThreads(minThreads)
 		return roles.All(ctx, k.common, k.options)

@@ -183,7 +183,7 @@ func TestFlagsOfKubeSchedulersAreForWhatTheFileDoesNotSay(t *testing.T) {
 }
 
 func TestWhatMeansNothingIsTakenWithOneWarning(t *testing.T) {
-	k, err := inPlace(t, "--kubeconfig=x", "--vmodule=a=1", "--log_flush_frequency=1s", "--emulated-version=kube=1.35", "--kube-api-content-type=application/vnd.kubernetes.protobuf",
+	k, err := inPlace(t, "--kubeconfig=x", "--log_flush_frequency=1s", "--emulated-version=kube=1.35", "--kube-api-content-type=application/vnd.kubernetes.protobuf",
 		"--feature-gates=kube:SchedulerAsyncPreemption=false,StorageCapacityScoring=true", "--feature-gates=CPUManagerPolicyAlphaOptions=true,DRAPartitionableDevices=true,DRADeviceTaintRules=true")
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +194,6 @@ func TestWhatMeansNothingIsTakenWithOneWarning(t *testing.T) {
 		"--feature-gates: SchedulerAsyncPreemption=false changes nothing: evictions hold up no decision in any case",
 		"--emulated-version changes nothing: Berth does as kube-scheduler 1.36",
 		"--log-flush-frequency changes nothing: each line is written at once",
-		"--vmodule changes nothing: lines of Berth's log have no file",
 	}
 	if !slices.Equal(k.cluster.notes, want) {
 		t.Errorf("notes:\n%s\nwant:\n%s", strings.Join(k.cluster.notes, "\n"), strings.Join(want, "\n"))
@@ -210,6 +209,10 @@ func TestWhatCannotBeIsRefusedByName(t *testing.T) {
 		"--feature-gates=SchedulerQueueingHints=false":    "cannot set feature gate SchedulerQueueingHints to false, feature is locked to true",
 		"--feature-gates=DRADeviceTaints":                 "missing bool value for feature gate key:DRADeviceTaints",
 		"--feature-gates=DRADeviceTaints=maybe":           "invalid value of DRADeviceTaints: maybe",
+		"--logging-format=yaml":                           "--logging-format: \"yaml\": want text or json",
+		"--vmodule=bind":                                  "--vmodule: \"bind\": want pattern=N, as bind*=4",
+		"--vmodule=bind=-1":                               "--vmodule: \"bind=-1\": want pattern=N",
+		"--vmodule=[=1":                                   "--vmodule: \"[=1\": syntax error in pattern",
 		"--leader-elect-resource-lock=endpoints":          "--leader-elect-resource-lock: \"endpoints\": want leases",
 		"--emulated-version=kube=1.20":                    "--emulated-version: \"kube=1.20\": want 1.33 to 1.36",
 		"--min-compatibility-version=other=1.35":          "the only component is kube",

@@ -145,7 +145,7 @@ func (h *held) cut(cuts []cutting, c *holder, why string) []cutting {
 func (h *held) end(cuts []cutting) {
 	for _, c := range cuts {
 		if n := h.log.count(time.Now()); n > 0 {
-			h.log.log.Warn("cut a client whose answers do not come to their end", "caller", c.of.remote.String(), "why", c.why, "calls", c.calls, "cuts", n)
+			h.log.log.Warn("cut a client whose answers do not come to their end", "client", c.of.remote.String(), "why", c.why, "calls", c.calls, "cuts", n)
 		}
 		c.of.end()
 	}

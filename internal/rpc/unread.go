@@ -92,7 +92,7 @@ func (u *unread) deaf(now time.Time) (all []deaf) {
 func (u *unread) end(all []deaf) {
 	for _, c := range all {
 		if n := u.log.count(time.Now()); n > 0 {
-			u.log.log.Warn("cut a client that does not read its answers", "caller", c.conn.Conn.RemoteAddr().String(), "bytes", c.bytes, "cuts", n)
+			u.log.log.Warn("cut a client that does not read its answers", "client", c.conn.Conn.RemoteAddr().String(), "bytes", c.bytes, "cuts", n)
 		}
 		_ = c.conn.SetDeadline(time.Now()) // its reads and writes fail, and gRPC closes it
 	}

@@ -46,7 +46,7 @@ var logKeys = map[string]string{
 	"binder":      "id of the active one",
 	"follower":    "id of a member",
 	"address":     "where a server listens or is reached",
-	"caller":      "address of a client",
+	"client":      "its address",
 	"bytes":       "how many",
 	"calls":       "how many",
 	"cuts":        "how many",
