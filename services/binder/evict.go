@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -239,6 +240,9 @@ func (t *term) delete(ctx context.Context, stop <-chan struct{}, p preemption, v
 		switch {
 		case err == nil:
 			t.metrics.evictions.WithLabelValues("done").Inc()
+			if log := logs.V(t.log, logs.Outcomes); log != nil {
+				log.Info("Preemptor Pod preempted victim Pod", "preemptor", v.PreemptorNamespace+"/"+v.PreemptorName, "victim", v.Namespace+"/"+v.Name, "node", v.Node)
+			}
 			t.events.add(v.Namespace, func(ctx context.Context) error { return t.source.Preempted(ctx, v.Eviction) })
 			return true, nil
 		case errors.Is(err, coord.ErrFenced):

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/source"
 )
 
@@ -138,6 +139,9 @@ func (t *term) settle(p *placement, o source.Outcome) error {
 		return t.takeBack(p, o.Result, "the pod is gone", nil)
 	default:
 		refused := refusal(p, o.Err)
+		if log := logs.V(t.log, logs.Failures); log != nil {
+			log.Info("Failed to bind pod", "pod", p.Namespace+"/"+p.Name, "node", p.Node, "err", refused.Message, p.attempt.Log())
+		}
 		return t.takeBack(p, o.Result, refused.Message, &refused)
 	}
 }
@@ -151,6 +155,9 @@ func (t *term) decided(p *placement, end placementState, result source.Result) b
 	t.recorder.decided(p)
 	t.leaves(p)
 	if end == stateBound {
+		if log := logs.V(t.log, logs.Outcomes); log != nil {
+			log.Info("Successfully bound pod to node", "pod", p.Namespace+"/"+p.Name, "node", p.Node, p.attempt.Log())
+		}
 		t.tellBound(p)
 	} else {
 		t.tellReleased(p)

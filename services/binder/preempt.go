@@ -13,6 +13,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -132,8 +133,8 @@ type agrees func(pod cluster.PodID) (engine.Preemption, bool)
 // startPreemption nominates the pod and marks the victims, in one transaction, with which the lane gets the preemption. Instead of a
 // response it returns why it is refused, if a lane is full. Asked: extenders have had their say. An error means a broken ledger.
 func (t *term) startPreemption(req *binderv1.PreemptRequest, asked bool, victims agrees) (resp *binderv1.PreemptResponse, refused, err error) {
+	var p *preemption
 	err = t.ledger.update(func(tx *tx) error {
-		var p *preemption
 		var err error
 		if resp, p, refused, err = t.startPreemptionIn(tx, req, asked, victims); p != nil {
 			tx.tell(func() {
@@ -143,6 +144,10 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest, asked bool, victims
 		}
 		return err
 	})
+	if log := logs.V(t.log, logs.Outcomes); log != nil && p != nil && err == nil {
+		by := p.victims[0]
+		log.Info("The target node for the preemption is determined", "node", p.node, "pod", by.PreemptorNamespace+"/"+by.PreemptorName)
+	}
 	return resp, refused, err
 }
 

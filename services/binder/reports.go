@@ -294,16 +294,23 @@ func (v *violations) checkReason(field, reason string) {
 // Whether a pod still waits is seen when its report is written. It returns the indexes of the reports that the lane has left. False: the lane
 // is full, and nothing was taken.
 func (t *term) report(req *binderv1.ReportRequest) (left []int32, taken bool, err error) {
+	var reports []source.Report
+	var behind []int
 	err = t.ledger.update(func(*tx) (err error) {
-		left, taken, err = t.reportIn(req)
+		reports, behind, left, taken, err = t.reportIn(req)
 		return err
 	})
+	if taken {
+		t.logReports(reports, behind)
+	}
 	return left, taken, err
 }
 
-func (t *term) reportIn(req *binderv1.ReportRequest) (left []int32, taken bool, err error) {
+// reportIn returns besides what has been made of the request, and which of that is left.
+func (t *term) reportIn(req *binderv1.ReportRequest) (reports []source.Report, behind []int, left []int32, taken bool, err error) {
 	l := t.ledger
-	reports, indexes := make([]source.Report, 0, len(req.GetReports())), make([]int32, 0, len(req.GetReports()))
+	reports = make([]source.Report, 0, len(req.GetReports()))
+	indexes := make([]int32, 0, len(req.GetReports()))
 	var cleared []cluster.PodID
 	for i, r := range req.GetReports() {
 		id := cluster.PodID(r.GetId())
@@ -322,19 +329,18 @@ func (t *term) reportIn(req *binderv1.ReportRequest) (left []int32, taken bool, 
 		}
 		reports, indexes = append(reports, report), append(indexes, int32(i))
 	}
-	behind, taken := t.reports.offer(reports...)
-	if !taken {
-		return nil, false, nil
+	if behind, taken = t.reports.offer(reports...); !taken {
+		return nil, nil, nil, false, nil
 	}
 	for _, i := range behind {
 		left = append(left, indexes[i])
 	}
 	for _, id := range cleared { // those of reports that are left, too: others need the room
 		if err := l.fold.Nominate(id, ""); err != nil {
-			return left, true, err
+			return reports, behind, left, true, err
 		}
 	}
-	return left, true, nil
+	return reports, behind, left, true, nil
 }
 
 // means reports whether a report that ends the nomination of a pod means the one that the pod has: it may have been long on its way, and the

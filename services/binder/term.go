@@ -331,6 +331,7 @@ func (t *term) watchSource(ctx context.Context, synced chan<- struct{}) error {
 			}
 			return
 		}
+		t.logEvent(&e)
 		if err := t.ledger.observe(e); err != nil {
 			t.fail(err)
 		}

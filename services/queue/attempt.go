@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/services/queue/fanout"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
@@ -132,7 +133,32 @@ func (d *driver) newCycle(now time.Time, st *cluster.State, batch []pending.Atte
 		}
 	}
 	c.traceAttempts(st)
+	c.nameAttempts(st)
 	return c
+}
+
+// nameAttempts keeps the names of the pods if they are to be logged, which is done when nobody waits for it.
+func (c *cycle) nameAttempts(st *cluster.State) {
+	if logs.V(c.log, logs.Attempts) == nil {
+		return
+	}
+	c.names = make([]string, len(c.attempts))
+	for i, a := range c.attempts {
+		if row := st.Pod(a.ID); row != nil {
+			c.names[i] = row.Namespace + "/" + row.Name
+		}
+	}
+}
+
+// logAttempts logs which pods are tried, if so much was logged when they were popped.
+func (c *cycle) logAttempts() {
+	log := logs.V(c.log, logs.Attempts)
+	if log == nil || c.names == nil {
+		return
+	}
+	for i, a := range c.attempts {
+		log.Info("Attempting to schedule pod", "pod", c.names[i], "attempt", a.Number, a.traced.log())
+	}
 }
 
 // claimsOf returns how many claims the pods of a subject have.

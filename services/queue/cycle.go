@@ -59,6 +59,7 @@ type cycle struct {
 	asked   []*signatureWork // those that workers are asked about, as they first appear
 	onNodes []*nodeWork
 
+	names  []string  // of the pods, if they are logged
 	traced bool      // some attempt is
 	span   otel.Span // if it is
 
@@ -77,6 +78,7 @@ func (c *cycle) run(ctx context.Context, to workers) error {
 	c.workers = to
 	c.s.metrics.batch.Observe(float64(len(c.attempts)))
 	c.widen()
+	c.logAttempts()
 	ctx = c.trace(ctx)
 	defer func() {
 		c.giveBack()

@@ -3,12 +3,14 @@ package queue
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
@@ -70,6 +72,7 @@ const (
 // The pods of a batch share the time of a stage, so each of them counts with all of it, as what it waited for. Of
 // kube-scheduler's extension points the member runs Filter, Score and PostFilter, and has PreEnqueue run; the binder runs the others.
 type metrics struct {
+	log                *slog.Logger // of what is counted, in detail
 	attempts           *prometheus.CounterVec
 	attemptSeconds     *prometheus.HistogramVec
 	algorithm          prometheus.Histogram
@@ -98,6 +101,7 @@ type metrics struct {
 func newMetrics(registry prometheus.Registerer, s *Service) (*metrics, error) {
 	exponential := prometheus.ExponentialBuckets
 	m := &metrics{
+		log: s.log,
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "scheduler_schedule_attempts_total",
 			Help: "Attempts to schedule pods, by result. An unschedulable pod fits nowhere; an error is a problem of the scheduler.",
@@ -199,9 +203,14 @@ func (m *metrics) attempt(result, profile string, took time.Duration) {
 }
 
 // Incoming implements Observer.
-func (m *metrics) Incoming(to pending.Place, event string) {
-	if queue := incomingQueue(to); queue != "" {
-		m.incoming.WithLabelValues(queue, event).Inc()
+func (m *metrics) Incoming(pod *cluster.Pod, to pending.Place, event string) {
+	queue := incomingQueue(to)
+	if queue == "" {
+		return
+	}
+	m.incoming.WithLabelValues(queue, event).Inc()
+	if log := logs.V(m.log, logs.Moves); log != nil {
+		log.Info("Pod moved to an internal scheduling queue", "pod", pod.Namespace+"/"+pod.Name, "event", event, "queue", queue)
 	}
 }
 

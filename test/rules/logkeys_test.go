@@ -18,6 +18,10 @@ var logKeys = map[string]string{
 	"uid":         "of a pod",
 	"pods":        "how many",
 	"scheduler":   "spec.schedulerName of pods, one or several",
+	"preemptor":   "namespace and name of the pod that others go for",
+	"victim":      "namespace and name of a pod that goes",
+	"event":       "by which a pod comes to a queue, as kube-scheduler names it",
+	"queue":       "that a pod comes to: active, backoff or unschedulable",
 	"attempt":     "its number",
 	"result":      "of an attempt",
 	"try":         "its number",
@@ -118,6 +122,8 @@ func keysOf(f *ast.File) map[string]token.Pos {
 		switch {
 		case slices.Contains([]string{"Debug", "Info", "Warn", "Error"}, method.Sel.Name) && len(args) > 0 && text(args[0]) != "":
 			args = args[1:]
+		case method.Sel.Name == "Log" && len(args) > 2 && text(args[2]) != "": // behind a context and a level
+			args = args[3:]
 		case method.Sel.Name == "With" && len(args) > 0 && text(args[0]) != "":
 		default:
 			return true

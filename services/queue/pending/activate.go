@@ -8,8 +8,8 @@ import (
 
 // Observer hears, while the queue is locked, what becomes of pods, for metrics. Its methods must not block.
 type Observer interface {
-	// Incoming: a pod has come to a place because of an event, which is named as kube-scheduler names it.
-	Incoming(to Place, event string)
+	// Incoming: a pod, of which nothing is to be kept, has come to a place because of an event, which is named as kube-scheduler names it.
+	Incoming(pod *cluster.Pod, to Place, event string)
 	// Scheduled: a pod is bound, so many attempts and so long after it first was active. Flushed says that nothing but
 	// the flush of unschedulable pods brought it back before its last attempt.
 	Scheduled(attempts int32, took time.Duration, flushed bool)

@@ -272,7 +272,7 @@ func (q *Queue) Unanswered(now time.Time, x Entering, why string) {
 func (q *Queue) count(e *entry) {
 	if is := e.entrance; !is.counted && is.event != "" && q.observer != nil {
 		is.counted = true
-		q.observer.Incoming(Gated, is.event)
+		q.observer.Incoming(&e.pod, Gated, is.event)
 	}
 }
 

@@ -57,7 +57,9 @@ func asksNobody(t testing.TB, q *Queue, now time.Time) {
 // comings notes what an observer hears of pods that come.
 type comings struct{ all []string }
 
-func (c *comings) Incoming(to Place, event string)    { c.all = append(c.all, to.String()+" "+event) }
+func (c *comings) Incoming(_ *cluster.Pod, to Place, event string) {
+	c.all = append(c.all, to.String()+" "+event)
+}
 func (*comings) Scheduled(int32, time.Duration, bool) {}
 func (*comings) Unresolved()                          {}
 func (c *comings) take() (out []string)               { out, c.all = c.all, nil; return out }

@@ -595,7 +595,7 @@ func (q *Queue) move(now time.Time, e *entry, to Place, event string) {
 	}
 	q.link(e)
 	if event != "" && q.observer != nil {
-		q.observer.Incoming(to, event)
+		q.observer.Incoming(&e.pod, to, event)
 	}
 }
 

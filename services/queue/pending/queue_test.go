@@ -177,7 +177,7 @@ func TestPodThatIsUnschedulableForTooLongIsTriedAgain(t *testing.T) {
 // scheduled is an observer that counts the pods that are scheduled, and those that the flush has rescued.
 type scheduled struct{ all, flushed int }
 
-func (s *scheduled) Incoming(Place, string) {}
+func (s *scheduled) Incoming(*cluster.Pod, Place, string) {}
 
 func (s *scheduled) Scheduled(_ int32, _ time.Duration, flushed bool) {
 	s.all++

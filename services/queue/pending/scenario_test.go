@@ -41,7 +41,7 @@ type scenario struct {
 	heard    []string // by the observer, since it was asked last
 }
 
-func (s *scenario) Incoming(to Place, event string) {
+func (s *scenario) Incoming(_ *cluster.Pod, to Place, event string) {
 	s.heard = append(s.heard, fmt.Sprintf("%v: %s", to, event))
 }
 

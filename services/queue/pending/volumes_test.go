@@ -330,9 +330,9 @@ func TestPodWakesByWhatItsClaimsAreMadeOf(t *testing.T) {
 // heardOf remembers by what a pod has come to its place.
 type heardOf struct{ last string }
 
-func (h *heardOf) Incoming(_ Place, event string)       { h.last = event }
-func (h *heardOf) Scheduled(int32, time.Duration, bool) {}
-func (h *heardOf) Unresolved()                          {}
+func (h *heardOf) Incoming(_ *cluster.Pod, _ Place, event string) { h.last = event }
+func (h *heardOf) Scheduled(int32, time.Duration, bool)           {}
+func (h *heardOf) Unresolved()                                    {}
 
 // once is claim "data", which only one pod may use, bound to a volume that is there.
 func once(w *volumeWorld) {
