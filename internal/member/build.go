@@ -17,20 +17,24 @@ func Build() string {
 	if v := info.Main.Version; v != "" && v != "(devel)" {
 		return v
 	}
-	return setting(info, "vcs.revision")
+	return setting("vcs.revision")
 }
 
+// Built returns when that commit was made, as RFC 3339 has it, since builds are the same whenever they are made; "" if the build does not say.
+func Built() string { return setting("vcs.time") }
+
+// Modified reports whether files were changed since that commit, for all that the build says.
+func Modified() bool { return setting("vcs.modified") == "true" }
+
 // Revision returns the commit of the repository that this program was built in; "" if the build does not say.
-func Revision() string {
+func Revision() string { return setting("vcs.revision") }
+
+// setting returns what the program was built with; "" if that does not say.
+func setting(key string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return ""
 	}
-	return setting(info, "vcs.revision")
-}
-
-// setting returns what a program was built with; "" if that does not say.
-func setting(info *debug.BuildInfo, key string) string {
 	for _, s := range info.Settings {
 		if s.Key == key {
 			return s.Value

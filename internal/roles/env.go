@@ -88,7 +88,13 @@ func withEnv(ctx context.Context, c Common, role coord.Role, network rpc.Network
 	}
 	measured := newMemberMetrics()
 	measured.disabled = c.DisabledMetrics
-	measured.common.MustRegister(buildInfo(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	measured.common.MustRegister(buildInfo(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if c.OpsPort != nil {
+		measured.libraries = inPlaceMetrics
+		measured.common.MustRegister(kubeBuildInfo(), collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)))
+	} else {
+		measured.common.MustRegister(collectors.NewGoCollector())
+	}
 	e := &env{Common: c, net: network, measured: measured, ops: newOperations(c)}
 	var err error
 	if c.TLS != (certs.Files{}) {

@@ -49,6 +49,7 @@ func (e *env) newGuard(a Access, listener string) (*access.Guard, error) {
 		}
 	case AccessKubernetes:
 		var asks *kube.Reviewer
+		e.measured.asksAPIServer()
 		asks, err = kube.NewReviewer(a.Kubeconfig, a.Audiences)
 		reviewer = access.NewReviews(asks)
 	default:

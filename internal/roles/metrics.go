@@ -12,6 +12,8 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/config"
 	"github.com/berth-scheduler/berth/internal/member"
+	"github.com/berth-scheduler/berth/internal/secureport"
+	"github.com/berth-scheduler/berth/internal/source/kube"
 )
 
 // kubePrefixes begin the names of the metrics of members that kube-scheduler has too.
@@ -29,6 +31,8 @@ type memberMetrics struct {
 	common   *prometheus.Registry            // what is the process's and no member's
 	members  map[string]*prometheus.Registry // by member; complete before anybody gathers
 	disabled []string                        // names of metrics that are not told
+	// libraries are what is gathered of Kubernetes' libraries, in which a process has one of each metric; complete before anybody gathers.
+	libraries kube.LibraryMetrics
 }
 
 func newMemberMetrics() *memberMetrics {
@@ -44,6 +48,30 @@ func buildInfo() prometheus.Collector {
 	return info
 }
 
+// kubeBuildInfo says, in kube-scheduler's place, which release of Kubernetes that is of, and what Berth was built from.
+func kubeBuildInfo() prometheus.Collector {
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kubernetes_build_info", Help: "1. The labels are of the release of Kubernetes in whose scheduler's place Berth is, with Berth's version in git_version, and of how Berth was built.",
+	}, []string{"major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform"})
+	major, minor, _ := strings.Cut(secureport.Release, ".")
+	tree := ""
+	switch {
+	case member.Modified():
+		tree = "dirty"
+	case member.Revision() != "":
+		tree = "clean"
+	}
+	info.WithLabelValues(major, minor, "v"+secureport.Release+"+berth."+cmp.Or(member.Build(), "unknown"), member.Revision(), tree, member.Built(), runtime.Version(), runtime.Compiler,
+		runtime.GOOS+"/"+runtime.GOARCH).Set(1)
+	return info
+}
+
+// inPlaceMetrics are what is gathered of Kubernetes' libraries in kube-scheduler's place: what they measure there of what Berth has them do too, to know callers, to read certificates, and to
+// ask the API server. Of the rest, which is an API server's, all is zero, as in kube-scheduler.
+var inPlaceMetrics = slices.Concat(kube.ClientMetrics, kube.LibraryMetrics{
+	"apiserver_client_certificate_expiration_seconds", "apiserver_delegated_authn_*", "apiserver_webhooks_x509_*", "authentication_token_cache_*", "workqueue_*",
+})
+
 // gatesEnabled says which feature gates are on, as kube-scheduler does.
 func gatesEnabled(gates []config.Gate) prometheus.Collector {
 	enabled := prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -57,6 +85,13 @@ func gatesEnabled(gates []config.Gate) prometheus.Collector {
 		enabled.WithLabelValues(g.Name, g.Stage).Set(on)
 	}
 	return enabled
+}
+
+// asksAPIServer has it told what is measured of requests to an API server.
+func (m *memberMetrics) asksAPIServer() {
+	if len(m.libraries) == 0 {
+		m.libraries = kube.ClientMetrics
+	}
 }
 
 // of returns where a member registers its metrics.
@@ -81,6 +116,15 @@ func (m *memberMetrics) Gather() ([]*dto.MetricFamily, error) {
 		errs.Append(err)
 		for _, f := range gathered {
 			errs.Append(merge(families, member, f))
+		}
+	}
+	if len(m.libraries) > 0 {
+		gathered, err := m.libraries.Gather()
+		errs.Append(err)
+		for _, f := range gathered {
+			if families[f.GetName()] == nil { // else Berth says it itself
+				families[f.GetName()] = f
+			}
 		}
 	}
 	out := make([]*dto.MetricFamily, 0, len(families))

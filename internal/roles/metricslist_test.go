@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
+	clientmetrics "k8s.io/client-go/tools/metrics"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/config"
@@ -44,14 +46,22 @@ var notOurs = []struct{ names, why string }{
 		"of compiled-in plugins they are at `/metrics/plugins/PROFILE`; what a service measures that Berth runs is at `/metrics/plugins/service/NAME`. A plugin of Berth's own is a few instructions per node of a column, not a call that could be timed. Calls to plugin services are `berth_plugin_service_call_seconds`"},
 	{"scheduler_queueing_hint_execution_duration_seconds scheduler_event_handling_duration_seconds scheduler_inflight_events",
 		"unschedulable pods are judged per signature, many changes at a time, before the shard pops"},
-	{"scheduler_goroutines scheduler_preemption_goroutines_duration_seconds scheduler_preemption_goroutines_execution_total",
-		"there are no goroutines per pod; evictions are `berth_binder_evictions_total`"},
+	{"scheduler_goroutines",
+		"there are no goroutines per pod; what is under way is `berth_binder_lane_depth`"},
 	{"scheduler_async_api_call_execution_total scheduler_async_api_call_execution_duration_seconds scheduler_pending_async_api_calls",
 		"kube-scheduler has them behind a feature gate that is off. Writes are `berth_kube_request_duration_seconds`"},
 	{"scheduler_resourceclaim_creates_total scheduler_dra_bindingconditions_allocations_total scheduler_dra_bindingconditions_wait_duration_seconds",
 		"DynamicResources is not built"},
 	{"scheduler_volume_binder_cache_requests_total",
 		"kube-scheduler's VolumeBinding has a cache of its own of what it has assumed of volumes and claims, and counts what is done to it. Berth has no such cache: what was chosen is in the ledger"},
+	{"authenticated_user_requests authentication_attempts authentication_duration_seconds authorization_attempts_total authorization_duration_seconds",
+		"who asks is found out as in kube-scheduler, but not by the handlers of an API server, which count that"},
+	{"informer_*", "Berth follows the API server without informers"},
+	{"version_info", "Berth does as one release, whatever versions are emulated"},
+	{"cardinality_enforcement_unexpected_categorizations_total disabled_metrics_total hidden_metrics_total registered_metrics_total",
+		"they are about kube-scheduler's own registry of metrics"},
+	{"aggregator_* apiserver_admission_* apiserver_audit_* apiserver_egress_* apiserver_encryption_* apiserver_envelope_* apiserver_mutating_* apiserver_storage_* apiserver_validating_* apiserver_validation_* grpc_client_* konnectivity_*",
+		"they are of an API server, of which kube-scheduler has the code but uses nothing: what it serves of them is zero. Berth's own `grpc_client_*` are of its RPCs"},
 	{"scheduler_podgroup_schedule_attempts_total scheduler_podgroup_scheduling_attempt_duration_seconds scheduler_podgroup_scheduling_algorithm_duration_seconds",
 		"pod groups are behind a feature gate that is off"},
 }
@@ -69,6 +79,17 @@ var kubeMetrics = strings.Fields(`
 	resourceclaim_creates_total dra_bindingconditions_allocations_total dra_bindingconditions_wait_duration_seconds
 	podgroup_schedule_attempts_total podgroup_scheduling_attempt_duration_seconds
 	podgroup_scheduling_algorithm_duration_seconds volume_binder_cache_requests_total volume_scheduling_stage_error_total`)
+
+// ofLibraries are what is served in kube-scheduler's place of what Kubernetes' libraries measure, and of the process.
+var ofLibraries = []struct{ name, meaning string }{
+	{"apiserver_client_certificate_expiration_seconds", "How long the certificates that callers show last still."},
+	{"apiserver_delegated_authn_*", "Questions to the API server of who callers are."},
+	{"apiserver_webhooks_x509_*", "Certificates of the API server that are as Go does not take them any more."},
+	{"authentication_token_cache_*", "What is remembered of callers' tokens."},
+	{"workqueue_*", "What keeps certificates and authorities up to date."},
+	{"go_*", "Go's runtime, as much of it as kube-scheduler tells; other roles tell less."},
+	{"process_*", "The process. Every role has it."},
+}
 
 // recorder is a registry that remembers what each role registers.
 type recorder struct {
@@ -156,7 +177,8 @@ func (r *recorder) touch(c prometheus.Collector, d *prometheus.Desc) *dto.Metric
 func (r *recorder) note(f *dto.MetricFamily) {
 	d := r.metrics[f.GetName()]
 	if d == nil {
-		d = &described{name: f.GetName(), help: f.GetHelp(), kind: strings.ToLower(f.GetType().String())}
+		lints := !strings.HasPrefix(f.GetName(), "rest_client_") // which are as they are
+		d = &described{name: f.GetName(), help: strings.TrimPrefix(f.GetHelp(), "[ALPHA] "), kind: strings.ToLower(f.GetType().String())}
 		for _, l := range f.Metric[0].Label {
 			d.labels = append(d.labels, l.GetName())
 		}
@@ -169,11 +191,41 @@ func (r *recorder) note(f *dto.MetricFamily) {
 			r.t.Error(err)
 		}
 		for _, p := range problems {
+			if !lints {
+				break
+			}
 			r.t.Errorf("%s: %s", p.Metric, p.Text)
 		}
 	}
 	if !slices.Contains(d.roles, r.role) {
 		d.roles = append(d.roles, r.role)
+	}
+}
+
+// touchClientMetrics has all that client-go measures have a value.
+func touchClientMetrics() {
+	ctx, at := context.Background(), url.URL{Host: "h"}
+	clientmetrics.RequestLatency.Observe(ctx, "GET", at, 0)
+	clientmetrics.RateLimiterLatency.Observe(ctx, "GET", at, 0)
+	clientmetrics.RequestSize.Observe(ctx, "GET", "h", 0)
+	clientmetrics.ResponseSize.Observe(ctx, "GET", "h", 0)
+	clientmetrics.RequestResult.Increment(ctx, "200", "GET", "h")
+	clientmetrics.RequestRetry.IncrementRetry(ctx, "200", "GET", "h")
+	clientmetrics.ExecPluginCalls.Increment(0, "no_error")
+	clientmetrics.TransportCreateCalls.Increment("hit")
+	clientmetrics.TransportCAReloads.Increment("success", "first")
+	clientmetrics.TransportCacheGCCalls.Increment("deleted")
+}
+
+func TestWhatIsServedInPlaceIsWhatThePageSays(t *testing.T) {
+	var said kube.LibraryMetrics
+	for _, l := range ofLibraries {
+		if l.name != "go_*" && l.name != "process_*" { // Berth's own registry has those
+			said = append(said, l.name)
+		}
+	}
+	if diff := cmp.Diff(slices.Concat(kube.ClientMetrics, said), inPlaceMetrics); diff != "" {
+		t.Errorf("(-page +gathered):\n%s", diff)
 	}
 }
 
@@ -219,6 +271,13 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]}`), 0o600))
 	})
 	must(err)
 	must(as("every role").Register(buildInfo()))
+	must(as("in kube-scheduler's place").Register(kubeBuildInfo()))
+	touchClientMetrics()
+	families, err := kube.ClientMetrics.Gather()
+	must(err)
+	for _, f := range families {
+		as("who asks an API server").note(f)
+	}
 	must(as("binder").Register(gatesEnabled(new(config.Options).Gates())))
 	must(registerReady(as("every role"), &role{role: coord.RoleQueue, ready: func() error { return nil }}))
 	must(registerShards(as("every role with a replica"), rep))
@@ -266,7 +325,7 @@ func page(metrics map[string]*described) string {
 		b.WriteString("| name | type | labels | role | meaning |\n| --- | --- | --- | --- | --- |\n")
 		for _, name := range slices.Sorted(func(yield func(string) bool) {
 			for name := range metrics {
-				if is := isKubes(name) || strings.HasPrefix(name, "kubernetes_"); is == kubes && !yield(name) {
+				if is := isKubes(name) || strings.HasPrefix(name, "kubernetes_") || strings.HasPrefix(name, "rest_client_"); is == kubes && !yield(name) {
 					return
 				}
 			}
@@ -291,6 +350,10 @@ sum over the processes. Each role serves what it knows.
 
 `)
 	table(true)
+	b.WriteString("\nIn kube-scheduler's place there is, besides, what Kubernetes' libraries measure of what Berth has them do:\n\n| names | meaning |\n| --- | --- |\n")
+	for _, l := range ofLibraries {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, l.meaning)
+	}
 	b.WriteString("\n## Berth's own\n\nThose of a member carry a label `member` besides, since a process may run several.\n\n")
 	table(false)
 	b.WriteString("\nBesides, every process serves `go_*`, `process_*`, and `grpc_server_*` and `grpc_client_*` of its RPCs.\n" + ofGPUs + "\n## Those of kube-scheduler that Berth does not have\n\n| name | why |\n| --- | --- |\n")
@@ -323,7 +386,9 @@ func TestEveryMetricOfKubeSchedulerIsThereOrSaidNotToBe(t *testing.T) {
 	left := make(map[string]bool)
 	for _, n := range notOurs {
 		for _, name := range strings.Fields(n.names) {
-			left[name] = true
+			if isKubes(name) {
+				left[name] = true
+			}
 		}
 	}
 	for _, name := range kubeMetrics {

@@ -388,6 +388,7 @@ func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Reg
 		if cl.CompiledIn != nil || slices.ContainsFunc(cl.PluginServices, func(s config.PluginService) bool { return s.Objects }) {
 			cfg.TouchedNodes, cfg.KeepNodes = true, true
 		}
+		e.measured.asksAPIServer()
 		return kube.New(cfg)
 	}
 	return nil, fmt.Errorf("source %q: want kube or local", cl.Source)

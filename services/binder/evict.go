@@ -91,6 +91,7 @@ func (t *term) carryOut(ctx context.Context, p preemption) error {
 			spared = append(spared, v.id)
 		}
 	}
+	t.metrics.evicted(time.Since(p.began), len(spared))
 	return t.endPreemption(p, spared)
 }
 

@@ -2,6 +2,7 @@ package binder
 
 import (
 	"errors"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -47,6 +48,18 @@ type metrics struct {
 	recordSeconds, bindSeconds  prometheus.Histogram
 	preemptionVictims           prometheus.Histogram
 	permitWait                  *prometheus.HistogramVec
+	evictingSeconds             *prometheus.HistogramVec
+	evictingRuns                *prometheus.CounterVec
+}
+
+// evicted counts a preemption whose victims have been asked to go, or some of them not.
+func (m *metrics) evicted(took time.Duration, spared int) {
+	result := "success"
+	if spared > 0 {
+		result = "error"
+	}
+	m.evictingSeconds.WithLabelValues(result).Observe(took.Seconds())
+	m.evictingRuns.WithLabelValues(result).Inc()
 }
 
 // newMetrics registers the metrics; a nil registerer keeps them unregistered. depths tells at any time how many wait in
@@ -95,6 +108,16 @@ func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*
 		preemptionVictims: histogram("", "scheduler", "preemption_victims", prometheus.ExponentialBuckets(1, 2, 7),
 			"Number of selected preemption victims"),
 	}
+	// What is kube-scheduler's goroutine for a preemption is a worker's turn here.
+	m.evictingSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "scheduler_preemption_goroutines_duration_seconds", Help: "Time from when evictions for a preemption began until all were accepted (success), or some not (error).",
+		Buckets: prometheus.ExponentialBuckets(0.01, 2, 20),
+	}, []string{"result"})
+	m.evictingRuns = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "scheduler_preemption_goroutines_execution_total", Help: "Preemptions of which that is measured.",
+	}, []string{"result"})
+	keep(m.evictingSeconds)
+	keep(m.evictingRuns)
 	// Likewise. Its stages "predicate" and "assume" cannot end with an error here: what cannot be told of volumes is a verdict, and what is chosen is
 	// part of the placement.
 	m.volumeErrors = prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -100,10 +100,11 @@ func TestPreemptionsAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]map[string]float64{
-		"scheduler_preemption_victims": {"": 3},
-		"berth_binder_evictions_total": {"done": 3, "failed": 1},
-		"berth_binder_conflicts_total": {"victims": 1},
-		"berth_binder_lane_depth":      {"reports": 1},
+		"scheduler_preemption_victims":                    {"": 3},
+		"scheduler_preemption_goroutines_execution_total": {"success": 1},
+		"berth_binder_evictions_total":                    {"done": 3, "failed": 1},
+		"berth_binder_conflicts_total":                    {"victims": 1},
+		"berth_binder_lane_depth":                         {"reports": 1},
 	} {
 		if diff := cmp.Diff(want, counts(t, r, name)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

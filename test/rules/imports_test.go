@@ -43,7 +43,7 @@ func TestImportsStayWhereTheyBelong(t *testing.T) {
 			"services are reached through generated clients", ""},
 		{"github.com/spf13", []string{"app", "cmd", "internal/command", "internal/cli"}, false,
 			"flags belong to commands", ""},
-		{"flag", []string{"cmd", "test", "examples"}, true,
+		{"flag", []string{"cmd", "internal/command", "test", "examples"}, true,
 			"flags belong to commands, and to golden files of tests", ""},
 		{"log", nil, true,
 			"loggers are values: log/slog", "log/slog"},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/coord"
@@ -236,17 +235,5 @@ func httpCode(err error) int {
 	return 0
 }
 
-// statusCode returns what a metric calls the HTTP status of an answer. A webhook that denies may say any from 400 on, and be anybody's: of those
-// that HTTP does not know, 4xx are one, 5xx are one, and so are the others.
-func statusCode(err error) string {
-	code := httpCode(err)
-	switch {
-	case code == 0 || http.StatusText(code) != "":
-		return strconv.Itoa(code)
-	case code >= 400 && code < 500:
-		return "4xx"
-	case code >= 500 && code < 600:
-		return "5xx"
-	}
-	return "other"
-}
+// statusCode returns what a metric calls the HTTP status of an answer.
+func statusCode(err error) string { return nameOfStatus(httpCode(err)) }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -51,6 +52,7 @@ type Lease struct {
 	client kubernetes.Interface
 	lock   *resourcelock.LeaseLock
 	now    func() time.Time
+	slow   prometheus.Counter // renewals that had to read it first
 
 	record resourcelock.LeaderElectionRecord // as it was read or written last
 	raw    []byte                            // as it was read last
@@ -70,8 +72,17 @@ func (s *Source) Lease(cfg LeaseConfig) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	slow := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "leader_election_slowpath_total",
+		Help: "Total number of slow path exercised in renewing leader leases. 'name' is the string used to identify the lease. Please make sure to group by name.",
+	}, []string{"name"})
+	if s.cfg.Metrics != nil {
+		if err := s.cfg.Metrics.Register(slow); err != nil {
+			return nil, fmt.Errorf("register metrics of lease %s/%s: %w", cfg.Namespace, cfg.Name, err)
+		}
+	}
 	return &Lease{
-		cfg: cfg, source: s, client: client, now: time.Now,
+		cfg: cfg, source: s, client: client, now: time.Now, slow: slow.WithLabelValues(cfg.Name),
 		lock: &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: cfg.Namespace, Name: cfg.Name}, Client: client.CoordinationV1(),
 		},
@@ -139,6 +150,7 @@ func (l *Lease) Try(ctx context.Context, holder string) (source.Claim, error) {
 	// 3. Take it.
 	if next.LeaderTransitions = old.LeaderTransitions + 1; mine {
 		next.AcquireTime, next.LeaderTransitions = old.AcquireTime, old.LeaderTransitions
+		l.slow.Inc()
 	}
 	if err := l.lock.Update(ctx, next); err != nil {
 		return source.Claim{}, fmt.Errorf("take lease %v: %w", l, err)
