@@ -28,7 +28,7 @@ func (p Paths) Admit(r *http.Request) error {
 	if r.TLS != nil {
 		identity = certs.PeerRole(*r.TLS)
 	}
-	if identity == IdentityOperator || identity == IdentityMetrics && (r.URL.Path == "/metrics" || strings.HasPrefix(r.URL.Path, "/metrics/plugins/")) {
+	if identity == IdentityOperator || identity == IdentityMetrics && (r.URL.Path == "/metrics" || r.URL.Path == "/metrics/resources" || strings.HasPrefix(r.URL.Path, "/metrics/plugins/")) {
 		return nil
 	}
 	token := bearer(r.Header.Values("Authorization"))

@@ -96,6 +96,17 @@ func PodRequests(pod *v1.Pod, options resourcehelper.PodResourcesOptions) v1.Res
 	return resourcehelper.PodRequests(bounded(pod), options)
 }
 
+// PodLimits returns what a pod is limited to, likewise.
+func PodLimits(pod *v1.Pod, options resourcehelper.PodResourcesOptions) v1.ResourceList {
+	return resourcehelper.PodLimits(bounded(pod), options)
+}
+
+// Approximate returns about how much a quantity is, for metrics.
+func Approximate(q resource.Quantity) float64 {
+	q = Bounded(q)
+	return q.AsApproximateFloat64()
+}
+
 // ContainerRequests returns what the containers of a pod request.
 func ContainerRequests(pod *v1.Pod) v1.ResourceList {
 	return resourcehelper.AggregateContainerRequests(bounded(pod), resourcehelper.PodResourcesOptions{})

@@ -30,7 +30,9 @@ type operations struct {
 	config  map[string]any // of /configz, by component
 	own     map[string]any // of it, Berth's own settings, by what they are of
 	shares  bool           // scheduler names with others, by a Lease
-	synced  atomic.Bool    // the cluster has been followed, in kube-scheduler's place
+	// resources tells what pods request, of a binder with an API server; nil: there is none.
+	resources http.Handler
+	synced    atomic.Bool // the cluster has been followed, in kube-scheduler's place
 }
 
 // named is a member under the name of its check: its role, with a number from the second of a role on.
@@ -148,8 +150,12 @@ func (e *env) serveOps(ctx context.Context) error {
 
 // opsConfig is what the operators' endpoints say, to whomever.
 func (e *env) opsConfig() rpc.OpsConfig {
+	more := make(map[string]http.Handler)
+	if e.ops.resources != nil {
+		more[podResourcesPath] = e.ops.resources
+	}
 	return rpc.OpsConfig{
-		Log: e.Log, Metrics: e.measured, Config: e.ops.config, Flags: e.Flags, Status: func() [][2]string { return e.ops.status(time.Now()) },
+		More: more, Log: e.Log, Metrics: e.measured, Config: e.ops.config, Flags: e.Flags, Status: func() [][2]string { return e.ops.status(time.Now()) },
 		Profiling: e.Profiling, SetVerbosity: e.SetVerbosity, PluginMetrics: e.pluginMetrics,
 	}
 }

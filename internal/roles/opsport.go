@@ -48,7 +48,7 @@ func (e *env) serveOpsPort(ctx context.Context, port *secureport.Port) error {
 		cfg.Name, cfg.Structured, cfg.Streams = secureport.Component, secureport.Structured(e.Flags), port.Streams()
 		cfg.AdmitCaller, cfg.Open = port.Admit, port.IsOpen
 		path, slis, observe := secureport.SLIs()
-		cfg.More = map[string]http.Handler{path: slis}
+		cfg.More[path] = slis
 		cfg.ObserveHealth = func(r *http.Request, endpoint string, c rpc.Check) {
 			observe(r.Context(), endpoint, c.Name, c.Err == nil)
 		}

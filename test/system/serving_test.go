@@ -156,6 +156,7 @@ func TestTheSecurePortIsServedAsKubeSchedulers(t *testing.T) {
 		{"it does not elect", "/healthz/leaderElection", nil, http.StatusNotFound, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/healthz/*"}},
 		{"what is below a path that is allowed, and another one", "/healthz/../metrics", nil, http.StatusForbidden, []string{"--kubeconfig", good, "--authorization-always-allow-paths", "/healthz*"}},
 		{"health as a service level", "/metrics/slis", bearer, http.StatusOK, []string{"--authentication-kubeconfig", good, "--authorization-kubeconfig", good, "--kubeconfig", good}},
+		{"what pods request, without authn and authz", "/metrics/resources", nil, http.StatusForbidden, []string{"--kubeconfig", good}},
 		{"ready", "/readyz", nil, http.StatusOK, []string{"--kubeconfig", good}},
 		{"not ready without an API server", "/readyz", nil, http.StatusInternalServerError, []string{"--kubeconfig", with(t, good, "127.0.0.1", "127.0.0.2")}},
 	} {
@@ -249,6 +250,8 @@ func TestTheSecurePortIsServedAsKubeSchedulers(t *testing.T) {
 			t.Errorf("it leaves %v behind, %v", left, err)
 		}
 	})
+
+	t.Run("what becomes of pods", func(t *testing.T) { saysWhatBecomesOfPods(t, cp, good, bearer) })
 
 	t.Run("a stranger asks once a connection", func(t *testing.T) {
 		p := startInPlace(t, "--kubeconfig", good, "--leader-elect=false")
