@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-scheduler/berth/internal/kubetest"
 	"github.com/berth-scheduler/berth/test/berthtest"
@@ -23,7 +24,11 @@ var klogLine = regexp.MustCompile(`^[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [^ :]+
 func saysWhatBecomesOfPods(t *testing.T, cp *kubetest.ControlPlane, kubeconfig string, bearer map[string]string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*servingPatience)
 	defer cancel()
-	if err := cp.CreateNodes(ctx, 1, kubetest.PlainNode); err != nil {
+	if err := cp.CreateNodes(ctx, 1, func(i int) *corev1.Node {
+		node := kubetest.PlainNode(i)
+		node.Name = "told"
+		return node
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for round, c := range []struct {
@@ -99,8 +104,11 @@ func saysWhatBecomesOfPods(t *testing.T, cp *kubetest.ControlPlane, kubeconfig s
 					}
 				}
 			}
-			if err := cp.DeletePods(ctx, "default"); err != nil {
-				t.Fatal(err)
+			for _, name := range []string{"fits", "large"} {
+				now := int64(0)
+				if err := cp.Client().CoreV1().Pods("default").Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+					t.Fatal(err)
+				}
 			}
 		})
 	}
