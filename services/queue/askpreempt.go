@@ -11,6 +11,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/trace"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -91,7 +92,9 @@ func (k *asker) preempt(ctx context.Context, q *question) {
 	case status.Code(err) == codes.ResourceExhausted:
 		k.d.s.metrics.retries.WithLabelValues("preempt_resource_exhausted").Inc()
 		k.d.putOffPreemptions(err)
-		k.d.log.Info("preemption put off", "uid", q.UID, "err", err, q.traced.log())
+		if log := logs.V(k.d.log, logs.Failures); log != nil {
+			log.Info("preemption put off", "uid", q.UID, "err", err, q.traced.log())
+		}
 		k.fail(q, waitingMessage, false) // what others have made room for is theirs
 	case err != nil:
 		k.d.log.Error("binder refuses the preemption", "uid", q.UID, "err", err, q.traced.log())

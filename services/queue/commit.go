@@ -12,6 +12,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/trace"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -110,7 +111,9 @@ func (c *cycle) commit(ctx context.Context) error {
 		err = errNoOutcome
 	case status.Code(err) == codes.Aborted:
 		again(sent, "aborted")
-		c.log.Info("commit aborted, its pods are tried again", "pods", len(sent), "err", err)
+		if log := logs.V(c.log, logs.Failures); log != nil {
+			log.Info("commit aborted, its pods are tried again", "pods", len(sent), "err", err)
+		}
 		return nil
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
 	"github.com/berth-scheduler/berth/services/queue/fanout"
@@ -238,11 +239,15 @@ func (c *cycle) evict(ctx context.Context, a *attempt, found fanout.DryRunAnswer
 	case code == codes.ResourceExhausted:
 		c.s.metrics.retries.WithLabelValues("preempt_resource_exhausted").Inc()
 		c.putOffPreemptions(err)
-		c.log.Info("preemption put off", "uid", a.UID, "err", err, a.traced.log())
+		if log := logs.V(c.log, logs.Failures); log != nil {
+			log.Info("preemption put off", "uid", a.UID, "err", err, a.traced.log())
+		}
 		c.preemptionWaits([]*attempt{a})
 		return true, nil
 	case code == codes.Aborted:
-		c.log.Info("preemption aborted", "uid", a.UID, "err", err, a.traced.log())
+		if log := logs.V(c.log, logs.Failures); log != nil {
+			log.Info("preemption aborted", "uid", a.UID, "err", err, a.traced.log())
+		}
 		return false, nil
 	default:
 		c.log.Error("binder refuses the preemption", "uid", a.UID, "err", err, a.traced.log())
