@@ -2,6 +2,7 @@ package monitoring
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -25,8 +26,60 @@ const (
 	alertsFile = "../../deploy/prometheus/alerts.yaml"
 	casesFile  = "../../deploy/prometheus/alerts_test.yaml"
 	runbook    = "docs/runbook.md"
-	repository = "https://github.com/berth-scheduler/berth/blob/main/" // an alert is read where no file of it is
+	branch     = "/blob/main/" // of URLs, which who pins a release puts its tag into: docs/runbook.md says how
 )
+
+// repository returns where the files of the branch are read: an alert is read where no file of it is. It is what the module is got from.
+func repository(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	module := regexp.MustCompile(`(?m)^module (github\.com/[^/\s]+/[^/\s]+)$`).FindStringSubmatch(string(text))
+	if module == nil {
+		t.Fatal("go.mod names no repository of GitHub's")
+	}
+	return "https://" + module[1] + branch
+}
+
+// anchors returns where a page's headings are, as GitHub makes them: in lower case, without what is neither letter, digit, space, hyphen nor underscore, with hyphens for
+// spaces, and a number from the second of a name on.
+func anchors(page string) map[string]bool {
+	all := make(map[string]bool)
+	seen := make(map[string]int)
+	fenced := false
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		heading := regexp.MustCompile(`^#{1,6} +(.*?)\s*$`).FindStringSubmatch(line)
+		if heading == nil || fenced {
+			continue
+		}
+		name := regexp.MustCompile(`[^\p{L}\p{N}\p{M} _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		name = strings.ReplaceAll(name, " ", "-")
+		if n := seen[name]; n > 0 {
+			all[fmt.Sprintf("%s-%d", name, n)] = true
+		} else {
+			all[name] = true
+		}
+		seen[name]++
+	}
+	return all
+}
+
+func TestAnchorsAreThoseOfGitHub(t *testing.T) {
+	got := anchors("# A page\n\n## BerthStandsBy\n```\n# no heading\n```\n## Etcd: full, `again`?\n## BerthStandsBy\n#hash\n")
+	for _, want := range []string{"a-page", "berthstandsby", "etcd-full-again", "berthstandsby-1"} {
+		if !got[want] {
+			t.Errorf("no %s in %v", want, got)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("%v", got)
+	}
+}
 
 // alerts parses the alert rules as Prometheus does.
 func alerts(t *testing.T) []rulefmt.Rule {
@@ -53,6 +106,7 @@ func TestEveryAlertSaysWhatToDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	repository, headings := repository(t), anchors(string(page))
 	sections := make(map[string]bool)
 	for _, m := range regexp.MustCompile(`(?m)^## (Berth\w+)$`).FindAllStringSubmatch(string(page), -1) {
 		sections[m[1]] = true
@@ -66,6 +120,9 @@ func TestEveryAlertSaysWhatToDo(t *testing.T) {
 		if want := repository + runbook + "#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
 			t.Errorf("%s: runbook_url is %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
 		}
+		if _, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#"); !headings[anchor] {
+			t.Errorf("%s: %s has no heading for #%s", r.Alert, runbook, anchor)
+		}
 		if !sections[r.Alert] {
 			t.Errorf("%s has no section in %s", r.Alert, runbook)
 		}
@@ -77,6 +134,63 @@ func TestEveryAlertSaysWhatToDo(t *testing.T) {
 		if !seen[name] {
 			t.Errorf("%s has a section %s, and there is no such alert", runbook, name)
 		}
+	}
+}
+
+// What logs tell people to read is there, too.
+func TestLogsSendNobodyToWhereNothingIs(t *testing.T) {
+	found := 0
+	for _, dir := range []string{"internal", "services", "gateway", "cmd", "plugins"} {
+		err := filepath.WalkDir("../../"+dir, func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, m := range regexp.MustCompile(`see (docs/[a-z-]+\.md)#([a-z0-9_-]+)`).FindAllStringSubmatch(string(text), -1) {
+				found++
+				page, err := os.ReadFile("../../" + m[1])
+				if err != nil {
+					return err
+				}
+				if !anchors(string(page))[m[2]] {
+					t.Errorf("%s: %s has no heading for #%s", path, m[1], m[2])
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found < 2 {
+		t.Errorf("%d are found: does this see them?", found)
+	}
+}
+
+// Who runs a release may have alerts lead to its runbook, by what docs/runbook.md says.
+func TestARunbookOfAReleaseIsOneReplacementAway(t *testing.T) {
+	text, err := os.ReadFile(alertsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../" + runbook)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile(`(?m)^sed (-i )?'(s#[^']*)' (deploy/prometheus/alerts\.yaml)$`).FindStringSubmatch(string(page))
+	if command == nil {
+		t.Fatalf("%s does not say how", runbook)
+	}
+	out, err := exec.Command("sed", command[2], alertsFile).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, pinned := strings.Count(string(text), "runbook_url: "), strings.Count(string(out), strings.TrimSuffix(repository(t), branch)+"/blob/v1.2.3/"+runbook+"#")
+	if all == 0 || pinned != all || strings.Contains(string(out), branch) {
+		t.Errorf("of %d alerts, %d lead to the release's runbook", all, pinned)
 	}
 }
 
