@@ -39,7 +39,7 @@ type Options struct {
 	Modules Modules      // files of which more is; nil: none
 }
 
-// Text returns a handler that writes klog's text: one line for each call, by one call of Write. It may be used concurrently.
+// Text returns a handler that writes klog's text: one line for each call, by one call of Write. It may be used concurrently if w may, as os.Stderr may.
 func Text(w io.Writer, o Options) slog.Handler { return newHandler(w, o, text{}) }
 
 // JSON returns a handler that writes what components of Kubernetes do with --logging-format=json, in the same way.
@@ -64,7 +64,6 @@ type handler struct {
 type output struct {
 	level   slog.Leveler
 	modules Modules
-	mu      sync.Mutex
 	w       io.Writer
 }
 
@@ -119,8 +118,6 @@ func (h *handler) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	h.format.end(b)
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	_, err := h.w.Write(b.Bytes())
 	return err
 }

@@ -169,8 +169,26 @@ func TestModulesAreOfFiles(t *testing.T) {
 
 func TestWhatIsNotLoggedAllocatesNothing(t *testing.T) {
 	log := slog.New(logs.JSON(io.Discard, logs.Options{}))
-	if n := testing.AllocsPerRun(100, func() { log.Debug("m", "node", "n") }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() {
+		if log := logs.V(log, logs.Outcomes); log != nil {
+			log.Info("m", "pod", strings.Repeat("n", len(hostile))+"/"+t.Name())
+		}
+	}); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestLinesOfAVerbosityAreOfItAndOfWhereTheyAreLogged(t *testing.T) {
+	var b bytes.Buffer
+	log := slog.New(logs.JSON(&b, logs.Options{Level: slog.Level(-logs.Outcomes)})).With("epoch", 3)
+	if logs.V(log, logs.Attempts) != nil {
+		t.Error("3 is logged at 2")
+	}
+	logs.V(log, logs.Outcomes).Info("m")
+	for _, want := range []string{`"v":2`, `"epoch":3`, `"caller":"logs/handler_test.go:`} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %s in %s", want, b.String())
+		}
 	}
 }
 

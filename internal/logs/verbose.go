@@ -3,8 +3,6 @@ package logs
 import (
 	"context"
 	"log/slog"
-	"runtime"
-	"time"
 )
 
 // How much is logged, as klog's verbosity: what kube-scheduler logs at one of these, Berth does too. At 0 is what operators have to know, of which strangers and pods cause no
@@ -17,26 +15,32 @@ const (
 	Moves    = 5 // each step of a pod in the queue
 )
 
-// Verbose logs lines of one verbosity.
-type Verbose struct {
-	log   *slog.Logger
-	level slog.Level
-}
-
-// V returns what logs lines of a verbosity, nil if they are not logged: then they are not to be made, so that they cost nothing.
-func V(log *slog.Logger, verbosity int) *Verbose {
+// V returns what logs lines of a verbosity, whose Info logs at that and no other method is for; nil if they are not logged: then they are not to be made, so that they cost nothing.
+func V(log *slog.Logger, verbosity int) *slog.Logger {
 	level := slog.LevelInfo - slog.Level(verbosity)
 	if !log.Enabled(context.Background(), level) {
 		return nil
 	}
-	return &Verbose{log, level}
+	return slog.New(at{log.Handler(), level})
 }
 
-// Info logs a line, as of its caller.
-func (v *Verbose) Info(message string, args ...any) {
-	var pcs [1]uintptr
-	runtime.Callers(2, pcs[:]) // besides itself and runtime.Callers
-	r := slog.NewRecord(time.Now(), v.level, message, pcs[0])
-	r.Add(args...)
-	_ = v.log.Handler().Handle(context.Background(), r) // who cannot log has nobody to tell
+// at has all that is logged be of one level.
+type at struct {
+	slog.Handler
+	level slog.Level
 }
+
+// Enabled implements slog.Handler: that has been asked.
+func (at) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements slog.Handler.
+func (a at) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = a.level
+	return a.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (a at) WithAttrs(attrs []slog.Attr) slog.Handler { return at{a.Handler.WithAttrs(attrs), a.level} }
+
+// WithGroup implements slog.Handler.
+func (a at) WithGroup(name string) slog.Handler { return at{a.Handler.WithGroup(name), a.level} }

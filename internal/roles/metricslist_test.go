@@ -347,7 +347,7 @@ Every role serves its metrics at ` + "`/metrics`" + ` of ` + "`--metrics-listen`
 
 They have kube-scheduler's names, labels, buckets and meaning, and no other label: dashboards and alerts go on working when they
 sum over the processes. Each role serves what it knows. That each of kube-scheduler 1.36 has its row, here or in the last table, is held against kube-scheduler's
-code: ` + "`cd test/oracle && go test . -run TestThePageOfMetrics`" + `. At ` + "`/metrics/resources`" + ` of the active binder there are ` + "`kube_pod_resource_request`" + ` and ` + "`kube_pod_resource_limit`" + `, and at
+code: ` + "`cd test/oracle && go test . -run TestThePageOfMetricsSaysOfEachOfKubeSchedulersWhatBecomesOfIt`" + `. At ` + "`/metrics/resources`" + ` of the active binder there are ` + "`kube_pod_resource_request`" + ` and ` + "`kube_pod_resource_limit`" + `, and at
 ` + "`/metrics/slis`" + `, in kube-scheduler's place, ` + "`kubernetes_healthcheck`" + ` and ` + "`kubernetes_healthchecks_total`" + `.
 
 `)

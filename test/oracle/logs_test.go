@@ -67,7 +67,9 @@ func TestLinesAsJSONHaveTheFieldsOfKubeSchedulers(t *testing.T) {
 		"too much": func(l *slog.Logger) { l.Log(t.Context(), -6, "too much") },
 		"warns":    func(l *slog.Logger) { l.Warn("it waits", "err", io.EOF, "for", 1500*time.Millisecond) },
 		"errors":   func(l *slog.Logger) { l.With("epoch", 7).Error("it fails", "node", "n", "err", io.EOF) },
-		"texts":    func(l *slog.Logger) { l.Info("a \"b\"\n\x01 <c> \xff", "key", "a \"b\"\n\x01 <c> \xff é", "list", []string{"<a>"}) },
+		"texts": func(l *slog.Logger) {
+			l.Info("a \"b\"\n\x01 <c> \xff", "key", "a \"b\"\n\x01 <c> \xff é", "list", []string{"<a>"})
+		},
 		"an object": func(l *slog.Logger) {
 			l.With("epoch", 7).Info("m", "kind", klog.KRef("default", "web"), "group", slog.GroupValue(slog.Int("a", 1), slog.Bool("b", true)))
 		},
