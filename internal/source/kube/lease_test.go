@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source/sourcetest"
+	dto "github.com/prometheus/client_model/go"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
@@ -86,6 +87,12 @@ func TestLeaseIsTakenWhenItHasStayedAsItWasForItsTimeWhateverItSays(t *testing.T
 	// Under the same name nobody waits: another binder of the same Berth.
 	same := c.lease(t)
 	same.try("other", "other")
+	for of, want := range map[*clocked]float64{one: 0, same: 1} { // renewals that read the lease first
+		var slow dto.Metric
+		if err := of.slow.Write(&slow); err != nil || slow.GetCounter().GetValue() != want {
+			t.Errorf("slow renewals: %v, %v; want %v", slow.GetCounter(), err, want)
+		}
+	}
 	if got := *c.leaseSpec(t).LeaseTransitions; got != 1 {
 		t.Errorf("%d transitions after a change within a Berth, want 1", got)
 	}
