@@ -10,12 +10,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-scheduler/berth/internal/doctor"
+	"github.com/berth-scheduler/berth/internal/roles"
 )
 
 func doctorCommand(in *CompiledIn) *cobra.Command {
 	cl := clusterFlags{inPlace: true, asks: true, compiledIn: compiledInFlags{in: in}}
 	var output string
 	var within time.Duration
+	var own doctor.Own
+	var etcd roles.Common
+	var proofs tlsFlags
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what stands in the way of Berth in a cluster, before it takes over, and what to do about it; it changes nothing",
@@ -45,6 +49,9 @@ func doctorCommand(in *CompiledIn) *cobra.Command {
 				}
 				found = append(found, doctor.Finding{Check: "configuration", Level: doctor.OK, What: fmt.Sprintf("it is one that Berth runs by, of %d profiles", len(cfg.Names))})
 			}
+			if err := proofs.finish(etcd.EtcdEndpoints); err != nil {
+				return err
+			}
 			// 2. The cluster.
 			cfg.Kubeconfig, cfg.Master = cl.cluster.Kubeconfig, cl.cluster.Master
 			ctx, cancel := context.WithTimeout(cmd.Context(), within)
@@ -54,6 +61,9 @@ func doctorCommand(in *CompiledIn) *cobra.Command {
 			if err != nil {
 				found = append(found, doctor.Finding{Check: "cluster", Level: doctor.Fail, What: "not all of it could be looked at: " + err.Error(), Fix: "see that --kubeconfig reaches the API server, and that --within is long enough"})
 			}
+			// 3. What is Berth's own.
+			own.Endpoints, own.Prefix, own.TLS = etcd.EtcdEndpoints, etcd.EtcdPrefix, proofs.etcd
+			found = append(found, doctor.RunOwn(ctx, own)...)
 			if output == "json" {
 				err = json.NewEncoder(cmd.OutOrStdout()).Encode(found)
 			} else {
@@ -69,6 +79,10 @@ func doctorCommand(in *CompiledIn) *cobra.Command {
 	cl.addAsked(fs, "the credentials that Berth would have", "Berth would place")
 	fs.BoolVar(&cl.election.elect, "leader-elect", true, "place pods only while holding the Lease")
 	cl.election.addLease(fs)
+	fs.StringSliceVar(&etcd.EtcdEndpoints, "etcd-endpoints", nil, "the client URLs of Berth's own etcd, if it has one: how fast and how full it is")
+	fs.StringVar(&etcd.EtcdPrefix, "etcd-prefix", "/berth/", "under which Berth's keys in it are")
+	proofs.addEtcd(fs)
+	fs.StringVar(&own.DataDir, "data-dir", "", "where an embedded etcd is to keep its data: how much room there is, and how fast the disk; a file of 200 KiB is written there, and taken away")
 	fs.DurationVar(&within, "within", 5*time.Minute, "after how long to give up")
 	fs.StringVarP(&output, "output", "o", "text", "text or json")
 	return c

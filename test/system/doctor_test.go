@@ -178,6 +178,34 @@ func TestTheDoctorSaysWhatStandsInTheWay(t *testing.T) {
 	if code != 1 {
 		t.Errorf("without an API server it ends with %d", code)
 	}
+	// What is Berth's own: an etcd that is there, and a folder that is not yet; an etcd that is not there, a file, and a folder in memory.
+	etcd, err := kubetest.StartEtcd(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Stop()
+	const own = "Berth's etcd"
+	dir := t.TempDir()
+	all, _, text = diagnose(t, "--kubeconfig", cp.Kubeconfig(), "--etcd-endpoints", etcd.Endpoint(), "--data-dir", filepath.Join(dir, "not", "there"))
+	t.Logf("\n%s", text)
+	has(all, "", own, "a read that a majority agrees to takes")
+	has(all, "ok", own, "its database has 0 MiB")
+	has(all, "", own, dir+" has room for")
+	has(all, "", own, "its disk has written 4 KiB after")
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %v, %v", left, err)
+	}
+	etcd.Stop()
+	all, code, _ = diagnose(t, "--kubeconfig", cp.Kubeconfig(), "--etcd-endpoints", etcd.Endpoint(), "--data-dir", config)
+	has(all, "fail", own, "connection refused")
+	has(all, "fail", own, "is no folder")
+	if code != 1 {
+		t.Errorf("without Berth's etcd it ends with %d", code)
+	}
+	if _, err := os.Stat("/dev/shm"); err == nil {
+		all, _, _ = diagnose(t, "--kubeconfig", cp.Kubeconfig(), "--data-dir", "/dev/shm/berth-test")
+		has(all, "fail", own, "/dev/shm is in memory")
+	}
 	all, code, _ = diagnose(t, "--kubeconfig", cp.Kubeconfig(), "--leader-elect=false")
 	has(all, "fail", "schedulers", "leader election is off")
 	if code != 1 {
