@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -60,10 +61,14 @@ const (
 
 	// formedName is a file in the directory of an etcd that has served, or that takes a place among those that have.
 	formedName = "formed"
+	// begunName is one that says who it is, and of which peers.
+	begunName = "begun"
 
 	peerWithin = 5 * time.Second // of one question
 	// peerGone is for how long a member does not answer whose place another peer takes.
 	peerGone = 30 * time.Second
+	// leastSilent is how often it is asked at least.
+	leastSilent = 3
 	// joinTries is how often an etcd that takes a place is started: a member that is asked may not have heard of it yet.
 	joinTries  = 10
 	peerAgain  = 500 * time.Millisecond
@@ -146,7 +151,13 @@ type peerage struct {
 	end         context.CancelFunc
 	work        sync.WaitGroup
 	turns       chan struct{}
-	silent      map[string]time.Time // since when members do not answer; of who begins
+	silent      map[string]unanswered // of members that do not answer; of who begins
+}
+
+// unanswered is since when a member has not answered, and how often it was asked.
+type unanswered struct {
+	since time.Time
+	times int
 }
 
 // startPeerage answers others until it is closed.
@@ -154,7 +165,7 @@ func startPeerage(p *Peers, dir, socket string, log *slog.Logger) (*peerage, err
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	a := &peerage{Peers: p, dir: dir, socket: socket, log: log, turns: make(chan struct{}, askedAtOnce), silent: make(map[string]time.Time)}
+	a := &peerage{Peers: p, dir: dir, socket: socket, log: log, turns: make(chan struct{}, askedAtOnce), silent: make(map[string]unanswered)}
 	if !a.hasData() { // somebody has taken away the rest
 		if err := os.Remove(filepath.Join(dir, formedName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -240,13 +251,38 @@ func (p *Peers) fingerprint() []byte {
 
 func (a *peerage) hasData() bool { return wal.Exist(filepath.Join(a.dir, "member", "wal")) }
 
+// begins remembers who this is, and with whom it begins, before there are data.
+func (a *peerage) begins() error {
+	return a.remember(begunName, a.Self+" "+hex.EncodeToString(a.fingerprint()))
+}
+
+// begunAs returns an error if the data are of another peer, or, as long as there is no cluster, of one that has begun with others: then it never will be one.
+func (a *peerage) begunAs() error {
+	text, err := os.ReadFile(filepath.Join(a.dir, begunName))
+	if err != nil {
+		return fmt.Errorf("there are data, and nothing says whose: take the folder away, and it takes a place anew: %w", err)
+	}
+	self, with, _ := strings.Cut(string(text), " ")
+	switch {
+	case self != a.Self:
+		return fmt.Errorf("its data are of %s, and this is %s: take the folder away, and it takes a place anew", self, a.Self)
+	case a.stage() == stageNew && with != hex.EncodeToString(a.fingerprint()):
+		return fmt.Errorf("it has begun with other peers than %v, and has never been one with those: take the folder away, of all that have", a.All)
+	}
+	return nil
+}
+
 // formed remembers that this etcd is part of a cluster, or about to be.
-func (a *peerage) formed() error {
-	f, err := os.OpenFile(filepath.Join(a.dir, formedName), os.O_CREATE|os.O_WRONLY, 0o600)
+func (a *peerage) formed() error { return a.remember(formedName, "") }
+
+// remember writes a file, and returns when the disk has it.
+func (a *peerage) remember(name, text string) error {
+	f, err := os.OpenFile(filepath.Join(a.dir, name), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(f.Sync(), f.Close())
+	_, err = f.WriteString(text)
+	err = errors.Join(err, f.Sync(), f.Close())
 	dir, openErr := os.Open(a.dir)
 	if openErr != nil {
 		return errors.Join(err, openErr)
@@ -257,6 +293,9 @@ func (a *peerage) formed() error {
 // begin waits until it is known how this etcd begins, or until ctx ends.
 func (a *peerage) begin(ctx context.Context) (begins, error) {
 	if a.hasData() {
+		if err := a.begunAs(); err != nil {
+			return begins{}, err
+		}
 		return begins{existing: true, cluster: initial(a.All)}, nil // it goes by its data
 	}
 	said := ""
@@ -264,6 +303,9 @@ func (a *peerage) begin(ctx context.Context) (begins, error) {
 		how, err := a.decide(ctx)
 		if err == nil && how.existing {
 			err = a.formed() // from now on, nobody who has no data is to begin with this one
+		}
+		if err == nil {
+			err = a.begins()
 		}
 		if err == nil {
 			return how, nil
@@ -295,7 +337,7 @@ func (a *peerage) decide(ctx context.Context) (begins, error) {
 		case errs[i] != nil:
 			why = append(why, errs[i])
 		case answers[i].stage == stageMember: // one that is there, but cannot say yet where the others are, is waited for
-			how, err := a.join(ctx, peer)
+			how, err := a.join(ctx, peer, answers[i].same)
 			if err == nil {
 				return how, nil
 			}
@@ -347,11 +389,12 @@ func (a *peerage) connect(ctx context.Context, peer string, ask byte) (net.Conn,
 
 // join takes a place in a cluster, by way of a peer that is part of it. What data it had is lost: so the member that it was leaves, if there is one, and another comes. If there is none, and no
 // place, one leaves that is no peer any more.
-func (a *peerage) join(ctx context.Context, peer string) (begins, error) {
-	ctx, cancel := context.WithTimeout(ctx, peerWithin)
+// Same says that the peer has the same list.
+func (a *peerage) join(begin context.Context, peer string, same bool) (begins, error) {
+	ctx, cancel := context.WithTimeout(begin, peerWithin)
 	defer cancel()
 	cluster, err := clientv3.New(clientv3.Config{
-		Context: ctx, Endpoints: []string{"http://" + peer}, Logger: zap.NewNop(),
+		Context: begin, Endpoints: []string{"http://" + peer}, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return a.connect(ctx, peer, askEtcd) })},
 	})
 	if err != nil {
@@ -366,10 +409,15 @@ func (a *peerage) join(ctx context.Context, peer string) (begins, error) {
 	mine := slices.IndexFunc(members, func(m *pb.Member) bool { return slices.Contains(m.PeerURLs, peerURL(a.Self)) })
 	leaves := mine
 	if mine < 0 && len(members) >= len(a.All) {
-		if leaves, err = a.unwanted(ctx, members); err != nil {
+		if !same {
+			return begins{}, fmt.Errorf("there is no place for it, and that one has other peers than %v: tell both the same", a.All)
+		}
+		if leaves, err = a.unwanted(begin, members); err != nil {
 			return begins{}, err
 		}
 	}
+	ctx, cancel = context.WithTimeout(begin, peerWithin) // to ask who does not answer may have taken all of the time before
+	defer cancel()
 	if leaves >= 0 {
 		a.log.Warn("etcd's member leaves, whose data is lost or whose machine is gone", "address", strings.Join(members[leaves].PeerURLs, ","))
 		if _, err := cluster.MemberRemove(ctx, members[leaves].ID); err != nil {
@@ -395,12 +443,16 @@ func (a *peerage) unwanted(ctx context.Context, members []*pb.Member) (int, erro
 				delete(a.silent, at)
 				return 0, fmt.Errorf("%s is not among the peers %v, and is there: end it, or name it", at, a.All)
 			}
-			since, known := a.silent[at]
-			if !known {
-				since = time.Now()
-				a.silent[at] = since
+			if ctx.Err() != nil { // which says nothing of that one
+				return 0, context.Cause(ctx)
 			}
-			if after := cmp.Or(a.goneAfter, peerGone); time.Since(since) < after {
+			silence, known := a.silent[at]
+			if !known {
+				silence.since = time.Now()
+			}
+			silence.times++
+			a.silent[at] = silence
+			if after := cmp.Or(a.goneAfter, peerGone); silence.times < leastSilent || time.Since(silence.since) < after {
 				return 0, fmt.Errorf("%s is not among the peers %v, and does not answer: this one takes its place when that has been so for %v", at, a.All, after)
 			}
 			return i, nil

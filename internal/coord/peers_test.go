@@ -266,7 +266,7 @@ func TestPeersAreOneEtcd(t *testing.T) {
 	moved := append(h.peers(1), all[0], all[1])
 	cfg := h.config(moved[0], moved, nil)
 	cfg.Dir = filepath.Join(h.dir, "moved")
-	if s := <-h.start(within(t), cfg); s.err == nil || !strings.Contains(s.err.Error(), "its data are of https://"+all[2]) {
+	if s := <-h.start(within(t), cfg); s.err == nil || !strings.Contains(s.err.Error(), "its data are of "+all[2]) {
 		t.Fatalf("it has started with another's data: %v", s.err)
 	}
 	if err := os.Rename(cfg.Dir, filepath.Join(h.dir, all[2])); err != nil {
@@ -279,6 +279,11 @@ func TestPeersAreOneEtcd(t *testing.T) {
 	log = &logtest.Buffer{}
 	ctx, cancel = context.WithCancel(within(t))
 	fourth := h.start(ctx, h.config(anew[0], anew, log))
+	h.says(log, "that one has other peers than")
+	for i := range 2 { // which are told, one after the other
+		closeEmbedded(t, both[i])
+		both[i] = h.up(h.start(within(t), h.config(all[i], anew, nil)))[0]
+	}
 	h.says(log, "is not among the peers")
 	cancel()
 	if s := <-fourth; s.err == nil {
@@ -286,7 +291,7 @@ func TestPeersAreOneEtcd(t *testing.T) {
 	}
 	closeEmbedded(t, third)
 	cfg = h.config(anew[0], anew, nil)
-	cfg.Peers.goneAfter = time.Nanosecond // and yet asked twice
+	cfg.Peers.goneAfter = time.Nanosecond // and yet asked three times
 	h.up(h.start(within(t), cfg))
 	if got := h.members(both[0]); len(got) != 3 || got[all[2]] != 0 || got[anew[0]] == 0 {
 		t.Errorf("members %v: want %s in the place of %s", got, anew[0], all[2])

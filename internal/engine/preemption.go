@@ -133,7 +133,7 @@ func (e *Evaluator) DryRunNode(st *cluster.State, pod cluster.PodID, node cluste
 // and whose profile and policy let it preempt. It remembers like DryRun.
 func (e *Evaluator) Preemptable(st *cluster.State, s Subject, self cluster.PodID, node cluster.NodeIndex) (ok bool) {
 	row := st.Pod(self)
-	if row == nil || row.NeverPreempts || !st.Nodes.Live.Has(node) {
+	if row == nil || row.NeverPreempts || !st.Nodes.Live.Has(node) || st.Unserved(cluster.BudgetResource) != nil {
 		return false
 	}
 	e.withFilters(st, s, func(c *evaluation) {

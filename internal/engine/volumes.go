@@ -123,7 +123,11 @@ func resolveVolumes(st *cluster.State, spec *cluster.ClassSpec, labels *cluster.
 	// 2. Those that only filter.
 	for _, name := range profile.Filters {
 		if p := PluginOf(name); v.refusal == "" && p != nil && p.resolve != nil && !slices.Contains(profile.PreFilters, name) {
-			p.resolve(r)
+			if unserved != nil {
+				v.refusal, v.refusedBy = notServed(unserved), name
+			} else {
+				p.resolve(r)
+			}
 		}
 	}
 	if v.refusal != "" {

@@ -117,6 +117,7 @@ type Source struct {
 	mu      sync.Mutex
 	mirrors map[string]*mirror // by resource: what the running Watch has seen; empty before the first
 	pending map[string]error   // by resource: what Watch waits for
+	lacking map[string]bool    // the resources that cannot be read, and are not waited for
 }
 
 var _ source.Source = (*Source)(nil)
@@ -138,6 +139,7 @@ func New(cfg Config) (*Source, error) {
 		schedulers: map[string]bool{},
 		series:     newSeries(),
 		mirrors:    map[string]*mirror{},
+		lacking:    map[string]bool{},
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "berth_kube_request_duration_seconds",
 			Help:    "How long writes to the API server took, by lane (bind, volume, event, condition, preemption) and HTTP status: 0 for none; of those that HTTP does not know, 4xx and 5xx by the hundred, other for the rest.",
@@ -252,12 +254,26 @@ func (s *Source) waitFor(resource string, err error) {
 // lacks notes that a resource cannot be read, and that nobody waits for it.
 func (s *Source) lacks(resource string, err error) {
 	s.mu.Lock()
-	before := s.pending[resource]
-	s.pending[resource] = nil
+	before, known := s.pending[resource], s.lacking[resource]
+	s.pending[resource], s.lacking[resource] = nil, true
 	s.mu.Unlock()
-	if before != nil {
+	if before != nil || !known {
 		s.cfg.Log.Warn("resource cannot be read, and is looked for now and then: pods that need it wait", "resource", resource, "host", s.host, "err", err)
 	}
+}
+
+// serves notes that it can be read.
+func (s *Source) serves(resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.lacking, resource)
+}
+
+// lackedBefore reports whether a resource could not be read when that was tried last.
+func (s *Source) lackedBefore(resource string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lacking[resource]
 }
 
 // Lookup reads the pod from the API server, which answers with the newest state there is.

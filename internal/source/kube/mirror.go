@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -21,6 +22,16 @@ type teller struct {
 	mu   sync.Mutex
 	sink func(source.Event)
 	left int // how many resources have not been told for the first time
+
+	neededLeft int       // how many of those without which nothing is placed
+	needed     time.Time // when the last of these was told
+}
+
+// neededSince returns since when all is told without which nothing is placed; the zero time: it is not.
+func (t *teller) neededSince() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.needed
 }
 
 func (t *teller) tell(e source.Event) {
@@ -30,9 +41,14 @@ func (t *teller) tell(e source.Event) {
 }
 
 // listed counts a resource that has been told for the first time.
-func (t *teller) listed() {
+func (t *teller) listed(needed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if needed {
+		if t.neededLeft--; t.neededLeft == 0 {
+			t.needed = time.Now()
+		}
+	}
 	if t.left--; t.left == 0 {
 		t.sink(source.Event{Kind: source.Synced})
 	}
@@ -60,9 +76,13 @@ type mirror struct {
 	keeps    bool           // what objects are told as
 	changes  *atomic.Uint64 // counts what is put; nil: nobody counts
 
-	// Of the reflector's goroutine: whether it has been told for the first time, and what says that it cannot be read, nil if it can.
+	resource string
+	needed   bool // without it nothing is placed
+
+	// Of the goroutine that follows the resource: whether it has been told for the first time, what says that it cannot be read, nil if it can, and since when it has been refused.
 	listed  bool
 	lacking *cluster.Unserved
+	refused time.Time
 
 	// objects changes as the reflector says, which works from one goroutine at a time, and as status is written, from many.
 	// What it points to never changes.
@@ -175,7 +195,7 @@ func (m *mirror) Replace(objs []any, _ string) error {
 	}
 	if !m.listed {
 		m.listed = true
-		m.teller.listed()
+		m.teller.listed(m.needed)
 	}
 	m.replaced()
 	return nil
@@ -189,12 +209,13 @@ func (m *mirror) unserved(u cluster.Unserved) {
 	}
 	if !m.listed {
 		m.listed = true
-		m.teller.listed()
+		m.teller.listed(m.needed)
 	}
 }
 
 // served tells that it can be read again, if it could not be: behind all that there is of it.
 func (m *mirror) served() {
+	m.refused = time.Time{}
 	if m.lacking != nil {
 		m.teller.tell(source.Event{Kind: source.ObjectGone, Key: m.lacking.Key()})
 		m.lacking = nil

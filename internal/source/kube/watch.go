@@ -44,7 +44,7 @@ const (
 	settled = 10 * time.Second
 
 	// A resource that is not served, or not to Berth, is waited for so long, since an API server that starts says so of all; then nobody waits for it, and it is looked for now and then.
-	unservedFor  = 2 * time.Second
+	unservedFor  = 3 * time.Second
 	unservedLook = 15 * time.Second
 )
 
@@ -77,14 +77,21 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	s.start()
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(s.cfg.Log.Handler()))
 	t := &teller{sink: sink, left: len(s.resources)}
+	for _, r := range s.resources {
+		if r.needed {
+			t.neededLeft++
+		}
+	}
 	var running sync.WaitGroup
 	for _, r := range s.resources {
 		var m *mirror
 		m = newMirror(t, r.kind, func() {
 			s.waitFor(r.name, nil)
+			s.serves(r.name)
 			m.served()
 			r.lists.told()
 		})
+		m.resource, m.needed = r.name, r.needed
 		m.keeps = r.name == volumesResource || r.name == claimsResource
 		if r.name == nodesResource {
 			m.changes = &s.nodeChanges
@@ -244,7 +251,7 @@ func unserved(err error) string {
 // follow keeps m like the resource, from a list at its newest on, until ctx ends.
 func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 	run := ctx
-	var since time.Time // when it was first not served; the zero time: it is
+	mayLack := func(err error) bool { return !r.needed && unserved(err) != "" } // what comes of that is said below
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			if o.ResourceVersion == "0" {
@@ -254,18 +261,7 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 			ctx, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
 			list, err := r.list(ctx, o)
-			switch why := unserved(err); {
-			case err == nil || r.needed || why == "":
-				since = time.Time{}
-			case since.IsZero() && m.lacking == nil:
-				since = time.Now()
-			case (m.lacking != nil || time.Since(since) >= unservedFor) && run.Err() == nil:
-				s.lacks(r.name, err)
-				m.unserved(cluster.Unserved{Name: r.name, Why: why})
-				r.lists.told()
-				return list, err
-			}
-			if err != nil && run.Err() == nil {
+			if err != nil && run.Err() == nil && !mayLack(err) {
 				s.waitFor(r.name, err)
 			}
 			return list, err
@@ -274,7 +270,7 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 			o.FieldSelector = r.fields
 			w, err := r.watch(ctx, o)
 			switch {
-			case err != nil && ctx.Err() == nil:
+			case err != nil && ctx.Err() == nil && !mayLack(err):
 				s.waitFor(r.name, err)
 			case err == nil && o.SendInitialEvents == nil:
 				s.waitFor(r.name, nil) // the watch goes on where it broke; one that starts over is waited for until it has told all
@@ -289,19 +285,48 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 	delay := firstDelay
 	for {
 		began := time.Now()
-		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil && (m.lacking == nil || unserved(err) == "") {
-			s.waitFor(r.name, err)
-		}
+		err := reflector.ListAndWatchWithContext(ctx)
 		if time.Since(began) > settled {
 			delay = firstDelay
+		}
+		look := delay
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case !mayLack(err):
+			m.refused = time.Time{}
+			s.waitFor(r.name, err)
+		case s.mayDoWithout(m):
+			s.lacks(r.name, err)
+			m.unserved(cluster.Unserved{Name: r.name, Why: unserved(err)})
+			r.lists.told()
+			look = unservedLook
+		default:
+			s.waitFor(r.name, err)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(delay):
+		case <-time.After(look):
 		}
-		if delay = min(2*delay, maxDelay); m.lacking != nil {
-			delay = unservedLook
-		}
+		delay = min(2*delay, maxDelay)
 	}
+}
+
+// mayDoWithout reports whether nobody is to wait any longer for a resource that has just been refused. An API server that starts refuses all, for as long as it takes: so what is needed has to have
+// been told, and some time gone by. What was lacking when the last Watch ended is not waited for again.
+func (s *Source) mayDoWithout(m *mirror) bool {
+	now := time.Now()
+	if m.refused.IsZero() {
+		m.refused = now
+	}
+	told := m.teller.neededSince()
+	switch {
+	case m.lacking != nil:
+		return true
+	case told.IsZero():
+		return false
+	case s.lackedBefore(m.resource):
+		return true
+	}
+	return now.Sub(m.refused) >= unservedFor && now.Sub(told) >= unservedFor
 }

@@ -291,7 +291,7 @@ func TestPodWakesByWhatItsClaimsAreMadeOf(t *testing.T) {
 		"a resource that can be read again": {
 			before: []cluster.Object{&cluster.Unserved{Name: "storageclasses"}}, by: &cluster.Unserved{Name: "storageclasses"}, gone: true, want: "UnservedDelete"},
 		"a resource that cannot be read": {by: &cluster.Unserved{Name: "storageclasses"}},
-		"an attachment": {by: &cluster.VolumeAttachment{Name: "a", Attacher: "driver", Node: "n1", Volume: "pv"}},
+		"an attachment":                  {by: &cluster.VolumeAttachment{Name: "a", Attacher: "driver", Node: "n1", Volume: "pv"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, id := sleeping(t)
@@ -324,6 +324,22 @@ func TestPodWakesByWhatItsClaimsAreMadeOf(t *testing.T) {
 				t.Errorf("a pod without claims: %v", got)
 			}
 		})
+	}
+}
+
+// TestPodWithoutClaimsWakesWhenWhatItNeedsCanBeReadAgain is about pods with disks, and preemptors: nothing of theirs changes but that.
+func TestPodWithoutClaimsWakesWhenWhatItNeedsCanBeReadAgain(t *testing.T) {
+	w := newVolumeWorld(t)
+	w.node("n1", "a", 1000)
+	w.set(&cluster.Unserved{Name: cluster.BudgetResource})
+	id := w.pod("waits", 0, 5, "")
+	w.rejectAll()
+	if got := w.placeOf(id); got != Unschedulable {
+		t.Fatalf("at first: %v", got)
+	}
+	w.apply(cluster.ObjectRemoved{ObjectKey: (&cluster.Unserved{Name: cluster.BudgetResource}).Key()})
+	if got := w.placeOf(id); got != Active {
+		t.Errorf("then: %v", got)
 	}
 }
 
