@@ -38,7 +38,7 @@ build: ## build .bin/berth
 
 .PHONY: plugin
 plugin: ## build .bin/kubectl-berth, the kubectl plugin
-	CGO_ENABLED=0 go build -o $(BIN)/kubectl-berth ./cmd/kubectl-berth
+	CGO_ENABLED=0 go build -trimpath -ldflags="-X github.com/berth-scheduler/berth/internal/member.version=$(VERSION)" -o $(BIN)/kubectl-berth ./cmd/kubectl-berth
 
 .PHONY: demo
 demo: build ## schedule a generated GPU fleet and keep serving; EXIT=1 ends by itself

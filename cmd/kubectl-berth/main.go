@@ -55,7 +55,7 @@ func command(getenv func(string) string, in io.Reader, out, notices io.Writer) *
 	flags.StringVar(&cluster.namespace, "berth-namespace", "berth", "the namespace that Berth's gateway is in")
 
 	opt := cli.Options{
-		Program: "kubectl berth", Version: member.Build(), In: in, Out: out, Err: notices,
+		Program: "kubectl berth", Version: member.Build(), Revision: member.Revision(), Kubernetes: member.Kubernetes, In: in, Out: out, Err: notices,
 		DefaultServer: getenv("BERTH_SERVER"), Dial: access.Dial, Find: cluster.find, Offline: offline.Open,
 		Namespace: func() (string, error) {
 			namespace, _, err := kubeconfig.ToRawKubeConfigLoader().Namespace()

@@ -23,6 +23,8 @@ import (
 type Options struct {
 	Program       string    // how people call the program, in examples and advice; "" means berth
 	Version       string    // of the program; "" means that it is not known
+	Revision      string    // the commit that the program was built from; "" means that it is not known
+	Kubernetes    string    // the release of Kubernetes whose kube-scheduler the program decides as; "" means that it is not told
 	DefaultServer string    // address of the gateway unless --server says otherwise; "" means 127.0.0.1:7070, if Find is nil
 	In            io.Reader // what "-" reads; required for it
 	Out           io.Writer // where answers go; required

@@ -224,7 +224,7 @@ func (h *harness) run(stdin string, args ...string) (out, notices string, err er
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
 	root.AddCommand(cli.Commands(cli.Options{
-		Version: "v1.2.3", DefaultServer: "berth", In: strings.NewReader(stdin), Out: &stdout, Err: &stderr,
+		Version: "v1.2.3", Revision: "abc1234", Kubernetes: "1.36", DefaultServer: "berth", In: strings.NewReader(stdin), Out: &stdout, Err: &stderr,
 		Now: func() time.Time { return now }, Screen: h.screen,
 		Dial: func(address string) (grpc.ClientConnInterface, func() error, error) {
 			conn, err := h.clients.Conn(address)

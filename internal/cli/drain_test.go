@@ -148,7 +148,7 @@ func TestVersionTellsClientGatewayAndMembers(t *testing.T) {
 
 func TestVersionTellsProgramsTheSame(t *testing.T) {
 	h := start(t, &gateway{})
-	client := fmt.Sprintf(`{"version": "v1.2.3", "program": "berth", "goVersion": %q, "platform": "%s/%s"}`, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	client := fmt.Sprintf(`{"version": "v1.2.3", "revision": "abc1234", "kubernetes": "1.36", "program": "berth", "goVersion": %q, "platform": "%s/%s"}`, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	all := `{"client": ` + client + `, "gateway": {"version": "v1.2.2"}, "members": [
 		{"version": "unknown", "roles": {"queue": 1}}, {"version": "v1.1.0", "roles": {"filter-worker": 1}}, {"version": "v1.2.2", "roles": {"binder": 1, "filter-worker": 1}}]}`
 	for args, want := range map[string]string{

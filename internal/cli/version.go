@@ -29,6 +29,8 @@ type buildVersion struct {
 
 type clientVersion struct {
 	buildVersion `json:",inline"`
+	Revision     string `json:"revision,omitempty"`   // the commit, if the build says it
+	Kubernetes   string `json:"kubernetes,omitempty"` // the release of Kubernetes whose kube-scheduler it decides as
 	Program      string `json:"program"`
 	GoVersion    string `json:"goVersion"`
 	Platform     string `json:"platform"`
@@ -47,13 +49,17 @@ func versionCommand(opt Options) *cobra.Command {
 		Use:   "version",
 		Short: "Say which version this program is, and which the gateway and the other members are",
 		Long: "Version says what this program, the gateway that answers and the members that it sees were built from: a version,\n" +
-			"or a commit. While members are replaced by others of another version, there are several.",
+			"or a commit. While members are replaced by others of another version, there are several. As JSON or YAML it says of this\n" +
+			"program also from which commit it was built, and as which release of Kubernetes it decides.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if form != "" && form != "json" && form != "yaml" {
 				return fmt.Errorf("--output %q is not json or yaml", form)
 			}
-			v := versions{Client: clientVersion{buildVersion{buildName(opt.Version)}, opt.Program, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}}
+			v := versions{Client: clientVersion{
+				buildVersion: buildVersion{buildName(opt.Version)}, Revision: opt.Revision, Kubernetes: opt.Kubernetes,
+				Program: opt.Program, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+			}}
 			if form != "" {
 				if !client {
 					if err := c.with(cmd.Context(), opt, func(s *session) error { return s.version(cmd.Context(), &v) }); err != nil {

@@ -89,7 +89,7 @@ func New(in *CompiledIn) *cobra.Command {
 		Files: certs.Files{CA: os.Getenv("BERTH_TLS_CA")}, TokenFile: os.Getenv("BERTH_TOKEN_FILE"), Token: os.Getenv("BERTH_TOKEN"),
 	}
 	for _, c := range cli.Commands(cli.Options{
-		Version: member.Build(), DefaultServer: defaultServer, Dial: access.Dial, Offline: offline.Open, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		Version: member.Build(), Revision: member.Revision(), Kubernetes: member.Kubernetes, DefaultServer: defaultServer, Dial: access.Dial, Offline: offline.Open, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 	}) {
 		access.AddFlags(c.PersistentFlags())
 		c.GroupID = "client"

@@ -2,8 +2,12 @@ package member
 
 import "runtime/debug"
 
-// version is set by the linker where the build sees no repository: -X github.com/berth-scheduler/berth/internal/member.version=….
-var version string
+// Kubernetes is the release of Kubernetes whose kube-scheduler Berth decides as, and in whose place it may be.
+const Kubernetes = "1.36"
+
+// version and revision are set by the linker where the build sees no repository, or shall not depend on what it sees of one:
+// -X github.com/berth-scheduler/berth/internal/member.version=….
+var version, revision string
 
 // Build returns what this program was built from: the module's version, or else the commit; "" if the build does not say.
 func Build() string {
@@ -27,7 +31,12 @@ func Built() string { return setting("vcs.time") }
 func Modified() bool { return setting("vcs.modified") == "true" }
 
 // Revision returns the commit of the repository that this program was built in; "" if the build does not say.
-func Revision() string { return setting("vcs.revision") }
+func Revision() string {
+	if revision != "" {
+		return revision
+	}
+	return setting("vcs.revision")
+}
 
 // setting returns what the program was built with; "" if that does not say.
 func setting(key string) string {

@@ -8,13 +8,15 @@ import (
 	"k8s.io/apiserver/pkg/server/statusz"
 	"k8s.io/component-base/compatibility"
 	"k8s.io/component-base/metrics/prometheus/slis"
+
+	"github.com/berth-scheduler/berth/internal/member"
 )
 
 // Component is what kube-scheduler calls itself.
 const Component = "kube-scheduler"
 
 // Release is the release of Kubernetes whose kube-scheduler this is in the place of.
-const Release = "1.36"
+const Release = member.Kubernetes
 
 // flags implements flagz.Reader.
 type flags map[string]string
