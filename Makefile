@@ -145,6 +145,10 @@ test-compose: ## run docker-compose.yaml: schedule, kill, scale; needs root, ins
 image: ## build the image berth:dev with Docker; BASE=… BUILDER=… IMAGE=…
 	docker build -f deploy/Dockerfile --build-arg VERSION=$(VERSION) $(foreach a,BASE BUILDER,$(if $($(a)),--build-arg $(a)=$($(a)))) -t $(or $(IMAGE),berth:dev) .
 
+.PHONY: release
+release: ## what a release is made of, in .bin/release/VERSION, and its tag; VERSION=v0.1.0, DRY_RUN=1 makes no tag, and PLATFORMS=linux/amd64,… some of it (docs/releasing.md)
+	cd release && go run . --version '$(VERSION)' $(if $(DRY_RUN),--dry-run) $(if $(PLATFORMS),--platforms '$(PLATFORMS)')
+
 .PHONY: bench
 bench: build ## Berth on its local source: decisions per second, memory, latency; BENCHFLAGS='--workload all' for 1,000,000 nodes too
 	go run ./test/bench --berth $(BIN)/berth $(BENCHFLAGS)
@@ -226,7 +230,7 @@ vuln: ## known vulnerabilities that Berth calls; VULNDB=https://vuln.go.dev, or 
 	  (cd $$module && if [ -n "$$(go list ./... 2>/dev/null)" ]; then $(BIN)/govulncheck -db $(VULNDB_URL) ./...; fi) || exit 1; done
 
 # Every Go module of the repository; and the database as a URL, from a directory too.
-MODULES    := . $(patsubst %/go.mod,%,$(wildcard berthapp/go.mod cmd/*/go.mod plugins/*/go.mod test/*/go.mod test/*/*/go.mod))
+MODULES    := . $(patsubst %/go.mod,%,$(wildcard berthapp/go.mod cmd/*/go.mod plugins/*/go.mod release/go.mod test/*/go.mod test/*/*/go.mod))
 VULNDB_URL  = $(if $(findstring ://,$(VULNDB)),$(VULNDB),file://$(abspath $(VULNDB)))
 
 .PHONY: fuzz

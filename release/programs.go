@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"debug/buildinfo"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+const (
+	mainModule  = "github.com/berth-scheduler/berth"
+	memberFlags = "-X " + mainModule + "/internal/member.version=%s -X " + mainModule + "/internal/member.revision=%s"
+)
+
+// program is what is compiled.
+type program struct {
+	name  string
+	dir   string // the folder, in the repository, of the module that it is compiled in
+	path  string // the package, relative to dir
+	on    []platform
+	image string // what its image is, in a line; "" if it has none
+	// cgo: it is linked with the C library, by the C compiler of its platform, as it loads a library that is its driver's. All others are static.
+	cgo bool
+}
+
+// programs is what a release has.
+var programs = []program{
+	{name: "berth", dir: ".", path: "./cmd/berth", on: servers, image: "A Kubernetes scheduler built as gRPC microservices"},
+	{name: "berth-yoda", dir: "plugins/yoda", path: "./cmd/berth-yoda", on: servers, image: "Berth with Yoda, which places pods by the GPUs of nodes"},
+	{name: "berth-scv", dir: "cmd/berth-scv", path: ".", on: servers, cgo: true},
+	{name: "kubectl-berth", dir: ".", path: "./cmd/kubectl-berth", on: clients},
+}
+
+// built is a program for one platform.
+type built struct {
+	program
+	platform
+	file string // what was compiled
+	info *buildinfo.BuildInfo
+	sum  string // SHA-256 of file
+}
+
+// name is that of its archive and its bill of materials, without their ends.
+func (b *built) base() string { return b.name + "_" + b.os + "_" + b.arch }
+
+// executable is the name of the file in the archive.
+func (b *built) executable() string {
+	if b.os == "windows" {
+		return b.name + ".exe"
+	}
+	return b.name
+}
+
+// programs compiles, checks and packs all programs.
+func (r *release) programs(ctx context.Context) error {
+	r.archives = make(map[string]string)
+	for _, p := range programs {
+		for _, on := range p.on {
+			if !r.wants(on) {
+				continue
+			}
+			compiler := ""
+			if p.cgo {
+				if compiler = cCompiler(on.arch); compiler == "" {
+					if !r.dryRun {
+						return fmt.Errorf("compile %s for %s: there is no C compiler for it; Debian's are gcc, gcc-aarch64-linux-gnu with libc6-dev-arm64-cross, and gcc-x86-64-linux-gnu with libc6-dev-amd64-cross", p.name, on)
+					}
+					r.leave("%s for %s: there is no C compiler for it here", p.name, on)
+					continue
+				}
+			}
+			b, err := r.compile(ctx, p, on, compiler)
+			if err != nil {
+				return err
+			}
+			if err := r.pack(ctx, b); err != nil {
+				return err
+			}
+			r.built = append(r.built, *b)
+		}
+	}
+	if r.built == nil {
+		return errors.New("--platforms (PLATFORMS=…): nothing is released for these alone")
+	}
+	return nil
+}
+
+// leave notes what the release has not.
+func (r *release) leave(format string, args ...any) {
+	r.leftOut = append(r.leftOut, fmt.Sprintf(format, args...))
+	r.say("left out: "+format, args...)
+}
+
+// cCompiler returns the C compiler for Linux on a processor, "" if there is none.
+func cCompiler(arch string) string {
+	for _, name := range []string{map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch] + "-linux-gnu-gcc", "gcc"} {
+		if name == "gcc" && (runtime.GOOS != "linux" || runtime.GOARCH != arch) {
+			continue
+		}
+		if _, err := exec.LookPath(name); err == nil {
+			return name
+		}
+	}
+	return ""
+}
+
+// compile compiles a program, so that its bytes depend on nothing but the commit, the version and Go's version, and checks that it is what
+// was asked for.
+func (r *release) compile(ctx context.Context, p program, on platform, compiler string) (*built, error) {
+	b := &built{program: p, platform: on, file: filepath.Join(r.work, on.os+"_"+on.arch, p.name)}
+	args := []string{"build", "-trimpath", "-buildvcs=false", // what git says differs before and after the tag is made
+		"-ldflags=-s -w -buildid= " + fmt.Sprintf(memberFlags, r.version, r.revision()), "-o", b.file, p.path}
+	if _, err := command(ctx, filepath.Join(r.repo, p.dir), r.environment(on, compiler), "go", args...); err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(b.file)
+	if err != nil {
+		return nil, fmt.Errorf("read what was compiled: %w", err)
+	}
+	b.sum = sha256Of(content)
+	if b.info, err = buildinfo.Read(bytes.NewReader(content)); err != nil {
+		return nil, fmt.Errorf("read what %s was compiled from: %w", p.name, err)
+	}
+	if r.toolchain = cmp.Or(r.toolchain, b.info.GoVersion); r.toolchain != b.info.GoVersion {
+		return nil, fmt.Errorf("%s was compiled by %s, and others by %s: set GOTOOLCHAIN to one of them", p.name, b.info.GoVersion, r.toolchain)
+	}
+	for _, s := range b.info.Settings {
+		if strings.HasPrefix(s.Key, "vcs") || s.Key == "GOEXPERIMENT" || s.Key == "-tags" {
+			return nil, fmt.Errorf("%s was compiled with %s=%s, which is not to be in a release: unset it (go env)", p.name, s.Key, s.Value)
+		}
+	}
+	if on.os == "linux" && !p.cgo {
+		if err := checkStatic(b.file); err != nil {
+			return nil, err
+		}
+	}
+	r.say("compiled %-13s for %-13s %9d bytes", p.name, on, len(content))
+	return b, nil
+}
+
+// environment is that of a compilation: this process' without what would change the outcome.
+func (r *release) environment(on platform, compiler string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		keep := []string{"GOPATH", "GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GOTOOLCHAIN", "GOTMPDIR", "GOROOT", "GOMAXPROCS"}
+		return strings.HasPrefix(name, "GO") && !slices.Contains(keep, name) || strings.HasPrefix(name, "CGO_") || name == "CC"
+	})
+	env = append(env, "GOOS="+on.os, "GOARCH="+on.arch, "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off",
+		"GOFLAGS=-mod=readonly") // not empty: else those of go env -w count
+	if r.goCache != "" {
+		env = append(env, "GOCACHE="+r.goCache)
+	}
+	if compiler == "" {
+		return append(env, "CGO_ENABLED=0")
+	}
+	// NVIDIA's bindings name all functions of NVML, deprecated ones too. Without -g, no path of this machine gets into the program.
+	return append(env, "CGO_ENABLED=1", "CC="+compiler, "CGO_CFLAGS=-O2 -Wno-deprecated-declarations")
+}
+
+// checkStatic returns why a program of Linux is not static, if it is not: it asks for an interpreter, or for libraries.
+func checkStatic(file string) error {
+	f, err := elf.Open(file)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", filepath.Base(file), err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+			return fmt.Errorf("%s is not static: it has a segment %s", filepath.Base(file), p.Type)
+		}
+	}
+	if libraries, err := f.ImportedLibraries(); err != nil || len(libraries) > 0 {
+		return fmt.Errorf("%s is not static: it needs %v, %v", filepath.Base(file), libraries, err)
+	}
+	return nil
+}
+
+// pack writes the archive of a program, with the licenses of what it is made of, and its bill of materials.
+func (r *release) pack(ctx context.Context, b *built) error {
+	content, err := os.ReadFile(b.file)
+	if err != nil {
+		return fmt.Errorf("read what was compiled: %w", err)
+	}
+	license, err := os.ReadFile(filepath.Join(r.repo, "LICENSE"))
+	if err != nil {
+		return fmt.Errorf("read the license: %w", err)
+	}
+	theirs, err := r.licenses(ctx, b)
+	if err != nil {
+		return err
+	}
+	files := []entry{
+		{name: b.executable(), mode: 0o755, content: content},
+		{name: "LICENSE", mode: 0o644, content: license},
+		{name: "THIRD_PARTY_LICENSES", mode: 0o644, content: theirs},
+	}
+	name, archive := b.base()+".tar.gz", tarGz
+	if b.os == "windows" {
+		name, archive = b.base()+".zip", zipped
+	}
+	packed, err := archive(files, r.created)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", name, err)
+	}
+	r.archives[name] = sha256Of(packed)
+	if err := r.write(name, packed); err != nil {
+		return err
+	}
+	bill, err := r.bill(b)
+	if err != nil {
+		return err
+	}
+	return r.write(b.base()+".spdx.json", bill)
+}
