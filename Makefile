@@ -113,6 +113,7 @@ lint-go: tools
 	  if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	go vet $(PACKAGES) && $(BIN)/staticcheck $(PACKAGES)
 	go vet -tags volumes ./test/system && $(BIN)/staticcheck -tags volumes ./test/system # what make volumes alone runs
+	go vet -tags skew ./test/system && $(BIN)/staticcheck -tags skew ./test/system # and make skew
 	go vet -tags extenders ./test/extenders && $(BIN)/staticcheck -tags extenders ./test/extenders # and make extenders
 	$(BIN)/deadcode -f '{{range .Funcs}}{{println $$.Path .Name}}{{end}}' ./cmd/... | grep . | grep -v '\.delta$$' | LC_ALL=C sort | \
 	  diff <(grep -v '^#' test/rules/deadcode.txt) - || { echo "only tests call these, or test/rules/deadcode.txt names what is called, or gone"; exit 1; }
@@ -210,6 +211,10 @@ upstream-plugins: ## the tests that kube-scheduler has itself of plugins at each
 extenders: ## two extenders of others, TopoLVM's and gpushare's, beside kube-scheduler and beside Berth: what they are asked, to the byte, and where pods go; builds them first
 	go test -tags extenders -v -count=1 -timeout 0 ./test/extenders
 
+.PHONY: skew
+skew: ## API servers of Kubernetes 1.34 and 1.35, beside that of 1.36: pods of several kinds are placed on each; builds them first
+	go test -tags skew -v -count=1 -timeout 0 ./test/system -run 'OlderAPIServers'
+
 .PHONY: overload
 overload: ## 110,000 pods for a cluster with room for 10,000, then more calls than are answered, then room for all; WAITING=…
 	go test -v -count=1 -timeout 0 ./test/overload -waiting=$(or $(WAITING),100000) -within=10m
@@ -237,16 +242,17 @@ VULNDB_URL  = $(if $(findstring ://,$(VULNDB)),$(VULNDB),file://$(abspath $(VULN
 fuzz: ## run every fuzz target for its time, going on where it was; FUZZTIME=10m of decoders, RPCTIME=2m of RPCs, FUZZFLAGS='-run wire -parallel 1'
 	go run ./test/fuzzing -decoders $(or $(FUZZTIME),10m) -rpcs $(or $(RPCTIME),2m) $(FUZZFLAGS)
 
-# What takes hours, or time itself, or is built elsewhere, is a proof and no test: make test is the facts, in minutes. New ones, such
-# as other versions of Kubernetes, are added here.
+# What takes hours, or time itself, or is built elsewhere, is a proof and no test: make test is the facts, in minutes. New ones are
+# added here.
 .PHONY: proofs
-proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, extenders, scheduler-plugins and its own tests, those of kube-scheduler's plugins, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
+proofs: ## what takes hours: oracle at length, overload, attack, swap, volumes, extenders, skew, scheduler-plugins and its own tests, those of kube-scheduler's plugins, soak-etcd, churn, an hour of chaos, and every fuzz target; each also has a target of its own
 	$(MAKE) oracle
 	$(MAKE) overload
 	$(MAKE) attack
 	$(MAKE) swap
 	$(MAKE) volumes
 	$(MAKE) extenders
+	$(MAKE) skew
 	$(MAKE) scheduler-plugins
 	$(MAKE) scheduler-plugins-integration
 	$(MAKE) upstream-plugins

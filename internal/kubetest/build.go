@@ -26,14 +26,16 @@ const (
 	Helm              = "helm"
 	TopoLVM           = "topolvm-scheduler"           // TopoLVM's extender
 	GPUShare          = "gpushare-scheduler-extender" // Alibaba's extender
+	APIServer134      = "kube-apiserver-1.34"         // the newest one of an older release that is pinned here
+	APIServer135      = "kube-apiserver-1.35"
 )
 
 // Programs returns what Build knows and many tests need: all but ControllerManager, which takes some minutes more and is for "make volumes" alone,
-// the extenders, which are for "make extenders" alone, and Helm, which is for test/deploy alone.
+// the extenders, which are for "make extenders" alone, Helm, which is for test/deploy alone, and API servers of older releases, which are for "make skew" alone.
 func Programs() []string { return []string{Etcd, APIServer, KubeScheduler, Kubeadm, Etcdctl, Kubectl} }
 
-// mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes, test/etcdctl that of
-// etcd's client, test/helm that of Helm, and those below test/extenders their extender's.
+// mainModule is the module whose go.mod names the version of etcd; test/kube inside it names those of Kubernetes, and has those of
+// older releases, test/etcdctl that of etcd's client, test/helm that of Helm, and those below test/extenders their extender's.
 const mainModule = "github.com/berth-scheduler/berth"
 
 // lockPoll is how often a build that waits for another process' build looks again.
@@ -108,6 +110,8 @@ func programs(ctx context.Context) (map[string]program, error) {
 		ControllerManager: {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-controller-manager"},
 		KubeScheduler:     {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-scheduler"},
 		Etcdctl:           {dir: client, module: "go.etcd.io/etcd/etcdctl/v3", path: "go.etcd.io/etcd/etcdctl/v3"},
+		APIServer134:      {dir: filepath.Join(kube, "1.34"), module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-apiserver", apart: true},
+		APIServer135:      {dir: filepath.Join(kube, "1.35"), module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kube-apiserver", apart: true},
 		Kubeadm:           {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kubeadm"},
 		Kubectl:           {dir: kube, module: "k8s.io/kubernetes", path: "k8s.io/kubernetes/cmd/kubectl"},
 		// Its own build says likewise for which release of Kubernetes it renders charts where it asks no API server.

@@ -47,10 +47,10 @@ func TestVersionsAreThoseOfTheModules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := slices.Sorted(maps.Keys(versions)), slices.Sorted(slices.Values(append(Programs(), ControllerManager, Helm, TopoLVM, GPUShare))); !slices.Equal(got, want) {
+	if got, want := slices.Sorted(maps.Keys(versions)), slices.Sorted(slices.Values(append(Programs(), ControllerManager, Helm, TopoLVM, GPUShare, APIServer134, APIServer135))); !slices.Equal(got, want) {
 		t.Errorf("%q can be built, and the programs are %q", got, want)
 	}
-	for name, prefix := range map[string]string{Etcd: "v3.", APIServer: "v1.", ControllerManager: "v1.", KubeScheduler: "v1.", Etcdctl: "v3.", Kubectl: "v1.", Helm: "v3.", TopoLVM: "v0.", GPUShare: "v0."} {
+	for name, prefix := range map[string]string{Etcd: "v3.", APIServer: "v1.", ControllerManager: "v1.", KubeScheduler: "v1.", Etcdctl: "v3.", Kubectl: "v1.", Helm: "v3.", TopoLVM: "v0.", GPUShare: "v0.", APIServer134: "v1.34.", APIServer135: "v1.35."} {
 		if !strings.HasPrefix(versions[name], prefix) {
 			t.Errorf("version of %s = %q, want %s…", name, versions[name], prefix)
 		}

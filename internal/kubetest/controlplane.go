@@ -1,6 +1,7 @@
 package kubetest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -23,6 +24,8 @@ const adminToken = "berth-test-admin"
 
 // Options says how a control plane differs from the default one. The zero value is good for most tests.
 type Options struct {
+	// Program is the API server, as Build knows it. Empty means APIServer; an older one is built the first time, which takes minutes.
+	Program string
 	// Authorization is the API server's --authorization-mode. Empty means AlwaysAllow.
 	Authorization string
 	// APIServerFlags are added to the API server's command line, after the others; the last of a repeated flag counts.
@@ -52,11 +55,12 @@ func Start(ctx context.Context, dir string, o Options) (*ControlPlane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start control plane: %w", err)
 	}
-	bin, err := Build(ctx, Etcd, APIServer)
+	program := cmp.Or(o.Program, APIServer)
+	bin, err := Build(ctx, Etcd, program)
 	if err != nil {
 		return nil, err
 	}
-	c := &ControlPlane{dir: dir, opts: o, bin: bin[APIServer]}
+	c := &ControlPlane{dir: dir, opts: o, bin: bin[program]}
 	if err := c.writeCredentials(); err != nil {
 		return nil, fmt.Errorf("write credentials: %w", err)
 	}
@@ -85,7 +89,7 @@ func Start(ctx context.Context, dir string, o Options) (*ControlPlane, error) {
 func StartT(t testing.TB, o Options) *ControlPlane {
 	t.Helper()
 	began := time.Now()
-	if _, err := Build(t.Context(), Etcd, APIServer); err != nil {
+	if _, err := Build(t.Context(), Etcd, cmp.Or(o.Program, APIServer)); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took > 10*time.Second {

@@ -1,8 +1,8 @@
-// Module kube-1.35 pins the kube-apiserver of Kubernetes 1.35 that Berth is tried on, built from source by internal/kubetest for
+// Module 1.35 pins the kube-apiserver of Kubernetes 1.35 that Berth is tried on, built from source by internal/kubetest for
 // "make skew".
 //
-// It is a module of its own, with no Go files, as test/kube is, which also says how to move to another release.
-module github.com/berth-scheduler/berth/test/skew/kube-1.35
+// It is a module of its own, with no Go files, as test/kube is, which says why, and how to move to another version.
+module github.com/berth-scheduler/berth/test/kube/1.35
 
 go 1.26.0
 
