@@ -91,6 +91,7 @@ test-modules: test-modules-by-code test-modules-by-process
 
 test-modules-by-code:
 	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
+	cd release && go vet . && CGO_ENABLED=0 go test -count=1 .
 	cd berthapp && CGO_ENABLED=0 go test -count=1 ./...
 	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
 

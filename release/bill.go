@@ -73,6 +73,15 @@ type relationship struct {
 	Related string `json:"relatedSpdxElement"`
 }
 
+// packageURL names a Go module, or a package in it, as scanners look it up (https://github.com/package-url/purl-spec).
+func packageURL(path, version, inside string) external {
+	url := "pkg:golang/" + strings.ToLower(path) + "@" + strings.ReplaceAll(version, "+", "%2B")
+	if inside != "" {
+		url += "#" + inside
+	}
+	return external{"PACKAGE-MANAGER", "purl", url}
+}
+
 // notInID is what names in SPDX must not have.
 var notInID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
@@ -115,7 +124,7 @@ func (r *release) bill(b *built) ([]byte, error) {
 			DownloadLocation: "git+" + repository + "@" + r.commit, Checksums: []checksum{{"SHA256", b.sum}},
 			SourceInfo:       "compiled by " + b.info.GoVersion + " for " + b.platform.String() + " from commit " + r.revision(),
 			LicenseConcluded: license, LicenseDeclared: license, CopyrightText: noAssertion, PrimaryPurpose: "APPLICATION",
-			ExternalRefs: []external{{"PACKAGE-MANAGER", "purl", "pkg:golang/" + b.info.Path + "@" + r.version}},
+			ExternalRefs: []external{packageURL(b.info.Main.Path, r.version, strings.TrimPrefix(strings.TrimPrefix(b.info.Path, b.info.Main.Path), "/"))},
 		}},
 		Relationships: []relationship{{"SPDXRef-DOCUMENT", "DESCRIBES", program}},
 	}
@@ -123,7 +132,7 @@ func (r *release) bill(b *built) ([]byte, error) {
 		p := spdxPackage{
 			Name: m.path, ID: "SPDXRef-" + notInID.ReplaceAllString(m.path, "-") + "-" + notInID.ReplaceAllString(m.version, "-"), VersionInfo: m.version,
 			Supplier: noAssertion, DownloadLocation: noAssertion, LicenseConcluded: noAssertion, LicenseDeclared: noAssertion, CopyrightText: noAssertion,
-			ExternalRefs: []external{{"PACKAGE-MANAGER", "purl", "pkg:golang/" + m.path + "@" + m.version}},
+			ExternalRefs: []external{packageURL(m.path, m.version, "")},
 		}
 		switch {
 		case m.path == stdlib:

@@ -42,7 +42,7 @@ func (r *release) images(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range programs {
+	for _, p := range r.what {
 		if p.image == "" {
 			continue
 		}

@@ -29,6 +29,7 @@ type config struct {
 	version   string     // such as v0.1.0
 	dryRun    bool       // makes no tag, and takes a tree that is not committed
 	platforms []platform // nil: all
+	what      []program  // nil: all
 	goCache   string     // a build cache of its own; "" means the user's
 	log       io.Writer  // what is done, for people
 }
@@ -83,6 +84,9 @@ func (c *config) run(ctx context.Context) (dir string, err error) {
 	notes, err := notesOf(filepath.Join(c.repo, "CHANGELOG.md"), c.version, c.dryRun)
 	if err != nil {
 		return "", err
+	}
+	if c.what == nil {
+		c.what = programs
 	}
 	if c.out == "" {
 		c.out = filepath.Join(c.repo, ".bin", "release")

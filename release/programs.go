@@ -63,7 +63,7 @@ func (b *built) executable() string {
 // programs compiles, checks and packs all programs.
 func (r *release) programs(ctx context.Context) error {
 	r.archives = make(map[string]string)
-	for _, p := range programs {
+	for _, p := range r.what {
 		for _, on := range p.on {
 			if !r.wants(on) {
 				continue

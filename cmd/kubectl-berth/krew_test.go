@@ -61,12 +61,16 @@ func TestTheKrewManifestNamesTheBinaryOfEachPlatform(t *testing.T) {
 	if n := len(m.Spec.ShortDescription); n == 0 || n > 50 {
 		t.Errorf("the short description has %d characters, want 1 to 50, as krew's index does", n)
 	}
-	if len(m.Spec.Platforms) != 4 {
-		t.Errorf("%d platforms, want 4", len(m.Spec.Platforms))
+	if len(m.Spec.Platforms) != 6 {
+		t.Errorf("%d platforms, want 6", len(m.Spec.Platforms))
 	}
 	for _, p := range m.Spec.Platforms {
 		system := p.Selector.MatchLabels["os"] + "_" + p.Selector.MatchLabels["arch"]
-		if p.Bin != "kubectl-berth" || !strings.HasSuffix(p.URI, "/v0.1.0/kubectl-berth_"+system+".tar.gz") || len(p.SHA256) != 64 {
+		program, archive := "kubectl-berth", ".tar.gz"
+		if p.Selector.MatchLabels["os"] == "windows" {
+			program, archive = "kubectl-berth.exe", ".zip"
+		}
+		if p.Bin != program || !strings.HasSuffix(p.URI, "/v0.1.0/kubectl-berth_"+system+archive) || len(p.SHA256) != 64 {
 			t.Errorf("%+v", p)
 		}
 		if !strings.Contains(string(text), "${SHA256_"+system+"}") {
