@@ -169,6 +169,9 @@ func (r *release) imageOf(b *built, base v1.Layer, words map[string]string) (v1.
 // authorities is where images have the certificates of authorities.
 const authorities = "etc/ssl/certs/ca-certificates.crt"
 
+// home is that of whom images run as.
+const home = "home/nonroot"
+
 // system is what static programs expect of a base: who users are, a folder for temporary files, a home, and the authorities that browsers trust, as
 // Mozilla lists them.
 func system() []entry {
@@ -179,12 +182,12 @@ func system() []entry {
 	return []entry{
 		{name: "etc/", mode: 0o755},
 		{name: "etc/group", mode: 0o644, content: []byte("root:x:0:\nnobody:x:65534:\nnonroot:x:65532:\n")},
-		{name: "etc/passwd", mode: 0o644, content: []byte("root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")},
+		{name: "etc/passwd", mode: 0o644, content: []byte("root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/" + home + ":/sbin/nologin\n")},
 		{name: "etc/ssl/", mode: 0o755},
 		{name: "etc/ssl/certs/", mode: 0o755},
 		{name: authorities, mode: 0o644, content: roots.Bytes()},
 		{name: "home/", mode: 0o755},
-		{name: "home/nonroot/", mode: 0o700, owner: nonroot},
+		{name: home + "/", mode: 0o700, owner: nonroot},
 		{name: "root/", mode: 0o700},
 		{name: "tmp/", mode: 0o1777},
 	}

@@ -152,6 +152,7 @@ type release struct {
 	pushed    []image           // images
 	leftOut   []string          // what this machine could not make, and why
 	toolchain string            // the version of Go that compiled everything
+	compilers []string          // what C compilers call themselves that compiled something
 }
 
 func (r *release) say(format string, args ...any) { fmt.Fprintf(r.log, format+"\n", args...) }

@@ -104,9 +104,10 @@ func (r *release) metadata(context.Context) error {
 		Revision string   `json:"revision"`
 		Created  string   `json:"created"`   // when the commit was made
 		Go       string   `json:"goVersion"` // the same makes the same bytes
+		C        []string `json:"cCompilers,omitempty"`
 		LeftOut  []string `json:"leftOut,omitempty"`
 		Images   []image  `json:"images"`
-	}{r.version, r.revision(), r.created.Format(time.RFC3339), r.toolchain, r.leftOut, r.pushed}, "", "  ")
+	}{r.version, r.revision(), r.created.Format(time.RFC3339), r.toolchain, r.compilers, r.leftOut, r.pushed}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode what the release is made from: %w", err)
 	}

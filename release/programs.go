@@ -78,6 +78,14 @@ func (r *release) programs(ctx context.Context) error {
 					continue
 				}
 			}
+			if compiler != "" {
+				is, err := command(ctx, r.repo, nil, compiler, "--version")
+				if err != nil {
+					return err
+				}
+				first, _, _ := strings.Cut(string(is), "\n")
+				r.compilers = append(r.compilers, first)
+			}
 			b, err := r.compile(ctx, p, on, compiler)
 			if err != nil {
 				return err
