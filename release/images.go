@@ -26,8 +26,21 @@ import (
 // registry is where images are to be pushed to. Nothing here talks to it.
 const registry = "ghcr.io/berth-scheduler"
 
-// nonroot is whom images run as: user and group, as in deploy/Dockerfile and in distroless images.
-const nonroot = 65532
+// Whom images run as: user and group, as in deploy/Dockerfile and in distroless images.
+const (
+	root    = 0
+	nonroot = 65532
+)
+
+// roles have a folder for their certificates in the image of berth, which volumes can take the owner from.
+var roles = []string{"binder", "etcd", "filter-worker", "gateway", "queue", "score-worker"}
+
+// container is what an image of a program is.
+type container struct {
+	name string
+	user int
+	what string // in a line
+}
 
 // image is one for all platforms.
 type image struct {
@@ -43,7 +56,7 @@ func (r *release) images(ctx context.Context) error {
 		return err
 	}
 	for _, p := range r.what {
-		if p.image == "" {
+		if p.images == nil {
 			continue
 		}
 		var on []*built
@@ -53,27 +66,37 @@ func (r *release) images(ctx context.Context) error {
 			}
 		}
 		if len(on) == 0 {
-			r.leave("the image of %s: there is no program for it", p.name)
+			r.leave("images of %s: there is no program for them", p.name)
 			continue
 		}
-		if err := ctx.Err(); err != nil {
-			return err
+		layers := make(map[platform][]v1.Layer)
+		for _, b := range on {
+			top, err := r.layer(b)
+			if err != nil {
+				return fmt.Errorf("make images of %s: %w", p.name, err)
+			}
+			layers[b.platform] = []v1.Layer{base, top}
 		}
-		if err := r.image(p, on, base); err != nil {
-			return fmt.Errorf("make the image of %s: %w", p.name, err)
+		for _, c := range p.images {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := r.image(c, on, layers); err != nil {
+				return fmt.Errorf("make the image %s: %w", c.name, err)
+			}
 		}
 	}
 	return nil
 }
 
-// image writes the image of one program.
-func (r *release) image(p program, on []*built, base v1.Layer) error {
-	words := r.labels(p)
+// image writes an image of one program.
+func (r *release) image(c container, on []*built, layers map[platform][]v1.Layer) error {
+	words := r.labels(c)
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	index = mutate.Annotations(index, words).(v1.ImageIndex)
-	made := image{Name: registry + "/" + p.name, Platforms: make(map[string]string)}
+	made := image{Name: registry + "/" + c.name, Platforms: make(map[string]string)}
 	for _, b := range on {
-		one, err := r.imageOf(b, base, words)
+		one, err := r.imageOf(b, c, layers[b.platform], words)
 		if err != nil {
 			return err
 		}
@@ -91,27 +114,27 @@ func (r *release) image(p program, on []*built, base v1.Layer) error {
 	made.Digest = digest.String()
 	r.pushed = append(r.pushed, made)
 
-	dir := filepath.Join(r.dir, p.name+"_image")
+	dir := filepath.Join(r.dir, c.name+"_image")
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
 	}
 	err = path.AppendIndex(index, layout.WithAnnotations(map[string]string{
 		"org.opencontainers.image.ref.name": r.version,                                 // as the OCI has it, and skopeo and podman read it
-		"io.containerd.image.name":          registry + "/" + p.name + ":" + r.version, // as containerd does
+		"io.containerd.image.name":          registry + "/" + c.name + ":" + r.version, // as containerd does
 	}))
 	if err != nil {
 		return err
 	}
-	r.say("made the image of %s: %s", p.name, made.Digest)
+	r.say("made the image %s: %s", c.name, made.Digest)
 	return r.archiveLayout(dir)
 }
 
 // labels is what an image says of itself.
-func (r *release) labels(p program) map[string]string {
+func (r *release) labels(c container) map[string]string {
 	return map[string]string{
-		"org.opencontainers.image.title":         p.name,
-		"org.opencontainers.image.description":   p.image,
+		"org.opencontainers.image.title":         c.name,
+		"org.opencontainers.image.description":   c.what,
 		"org.opencontainers.image.version":       r.version,
 		"org.opencontainers.image.revision":      r.revision(),
 		"org.opencontainers.image.created":       r.created.Format(time.RFC3339),
@@ -123,8 +146,8 @@ func (r *release) labels(p program) map[string]string {
 	}
 }
 
-// imageOf returns the image of a program for one platform: what deploy/Dockerfile, or that of the program, makes of a base without a shell.
-func (r *release) imageOf(b *built, base v1.Layer, words map[string]string) (v1.Image, error) {
+// layer returns what an image of a program has besides its base: what deploy/Dockerfile, or that of the program, copies.
+func (r *release) layer(b *built) (v1.Layer, error) {
 	content, err := os.ReadFile(b.file)
 	if err != nil {
 		return nil, fmt.Errorf("read what was compiled: %w", err)
@@ -132,21 +155,22 @@ func (r *release) imageOf(b *built, base v1.Layer, words map[string]string) (v1.
 	files := []entry{{name: b.name, mode: 0o755, content: content}}
 	if b.name == "berth" {
 		files = append(files, entry{name: "certs/", mode: 0o755, owner: nonroot})
-		for _, role := range []string{"binder", "etcd", "filter-worker", "gateway", "queue", "score-worker"} {
+		for _, role := range roles {
 			files = append(files, entry{name: "certs/" + role + "/", mode: 0o755, owner: nonroot})
 		}
 		files = append(files, entry{name: "usr/", mode: 0o755}, entry{name: "usr/local/", mode: 0o755}, entry{name: "usr/local/bin/", mode: 0o755},
 			entry{name: "usr/local/bin/kube-scheduler", mode: 0o777, link: "/berth"})
 	}
-	top, err := layerOf(files, r.created)
-	if err != nil {
-		return nil, err
-	}
+	return layerOf(files, r.created)
+}
+
+// imageOf returns an image for one platform.
+func (r *release) imageOf(b *built, c container, layers []v1.Layer, words map[string]string) (v1.Image, error) {
 	one := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	at := v1.Time{Time: r.created}
-	one, err = mutate.Append(one,
-		mutate.Addendum{Layer: base, History: v1.History{Created: at, CreatedBy: "make release", Comment: "users, folders and certificates of authorities"}},
-		mutate.Addendum{Layer: top, History: v1.History{Created: at, CreatedBy: "make release", Comment: b.name + " " + r.version}})
+	one, err := mutate.Append(one,
+		mutate.Addendum{Layer: layers[0], History: v1.History{Created: at, CreatedBy: "make release", Comment: "users, folders and certificates of authorities"}},
+		mutate.Addendum{Layer: layers[1], History: v1.History{Created: at, CreatedBy: "make release", Comment: b.name + " " + r.version}})
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +181,7 @@ func (r *release) imageOf(b *built, base v1.Layer, words map[string]string) (v1.
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created, config.Author = b.os, b.arch, at, "Berth"
 	config.Config = v1.Config{
-		User: fmt.Sprintf("%d:%[1]d", nonroot), Entrypoint: []string{"/" + b.name}, Cmd: []string{"--help"}, WorkingDir: "/", Labels: words,
+		User: fmt.Sprintf("%d:%[1]d", c.user), Entrypoint: []string{"/" + b.name}, Cmd: []string{"--help"}, WorkingDir: "/", Labels: words,
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "SSL_CERT_FILE=/" + authorities},
 	}
 	if one, err = mutate.ConfigFile(one, config); err != nil {

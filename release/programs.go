@@ -23,19 +23,24 @@ const (
 
 // program is what is compiled.
 type program struct {
-	name  string
-	dir   string // the folder, in the repository, of the module that it is compiled in
-	path  string // the package, relative to dir
-	on    []platform
-	image string // what its image is, in a line; "" if it has none
+	name   string
+	dir    string // the folder, in the repository, of the module that it is compiled in
+	path   string // the package, relative to dir
+	on     []platform
+	images []container // that it is in
 	// cgo: it is linked with the C library, by the C compiler of its platform, as it loads a library that is its driver's. All others are static.
 	cgo bool
 }
 
 // programs is what a release has.
 var programs = []program{
-	{name: "berth", dir: ".", path: "./cmd/berth", on: servers, image: "A Kubernetes scheduler built as gRPC microservices"},
-	{name: "berth-yoda", dir: "plugins/yoda", path: "./cmd/berth-yoda", on: servers, image: "Berth with Yoda, which places pods by the GPUs of nodes"},
+	{name: "berth", dir: ".", path: "./cmd/berth", on: servers, images: []container{
+		{name: "berth", user: nonroot, what: "A Kubernetes scheduler built as gRPC microservices"},
+		{name: "berth-kube-scheduler", user: root, what: "Berth for kubeadm's static pod of kube-scheduler, whose file of credentials is root's"},
+	}},
+	{name: "berth-yoda", dir: "plugins/yoda", path: "./cmd/berth-yoda", on: servers, images: []container{
+		{name: "berth-yoda", user: nonroot, what: "Berth with Yoda, which places pods by the GPUs of nodes"},
+	}},
 	{name: "berth-scv", dir: "cmd/berth-scv", path: ".", on: servers, cgo: true},
 	{name: "kubectl-berth", dir: ".", path: "./cmd/kubectl-berth", on: clients},
 }

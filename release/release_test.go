@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -164,7 +165,7 @@ func TestAReleaseHasProgramsImagesChartManifestAndBillsOfMaterials(t *testing.T)
 	head := run(t, repo, "git", "rev-parse", "HEAD")
 
 	// 1. The files, and their sums.
-	want := []string{"CHANGES.md", "SHA256SUMS", "berth-1.2.3.tgz", "berth-yoda_image", "berth-yoda_image.tar", "berth.yaml", "berth_image", "berth_image.tar", "image-digests.txt", "release.json"}
+	want := []string{"CHANGES.md", "SHA256SUMS", "berth-1.2.3.tgz", "berth-kube-scheduler_image", "berth-kube-scheduler_image.tar", "berth-yoda_image", "berth-yoda_image.tar", "berth.yaml", "berth_image", "berth_image.tar", "image-digests.txt", "release.json"}
 	for _, p := range static() {
 		for _, on := range p.on {
 			end := ".tar.gz"
@@ -295,13 +296,14 @@ func TestAReleaseHasProgramsImagesChartManifestAndBillsOfMaterials(t *testing.T)
 	if err := json.Unmarshal(read(t, dir, "release.json"), &metadata); err != nil {
 		t.Fatal(err)
 	}
-	if metadata.Version != "v1.2.3" || metadata.Revision != head || metadata.Created != committed.Format(time.RFC3339) || metadata.GoVersion != runtime.Version() || len(metadata.Images) != 2 {
+	if metadata.Version != "v1.2.3" || metadata.Revision != head || metadata.Created != committed.Format(time.RFC3339) || metadata.GoVersion != runtime.Version() || len(metadata.Images) != 3 {
 		t.Errorf("release.json: %+v", metadata)
 	}
 	if got, want := string(read(t, dir, "image-digests.txt")), registry+"/berth@"+metadata.Images[0].Digest+"\n"; !strings.HasPrefix(got, want) {
 		t.Errorf("image-digests.txt: %q, want %q first", got, want)
 	}
-	checkImage(t, filepath.Join(dir, "berth_image"), metadata.Images[0], head)
+	checkImage(t, filepath.Join(dir, "berth_image"), metadata.Images[0], "65532:65532", head)
+	checkImage(t, filepath.Join(dir, "berth-kube-scheduler_image"), metadata.Images[1], "0:0", head)
 
 	// 7. The tag, and that a second run changes nothing, and one of another commit is refused.
 	if got := run(t, repo, "git", "cat-file", "-t", "v1.2.3"); got != "tag" {
@@ -327,7 +329,7 @@ func TestAReleaseHasProgramsImagesChartManifestAndBillsOfMaterials(t *testing.T)
 }
 
 // checkImage has a registry take an image from its layout, and looks at what comes of it for each platform.
-func checkImage(t *testing.T, dir string, is image, head string) {
+func checkImage(t *testing.T, dir string, is image, user, head string) {
 	t.Helper()
 	path, err := layout.FromPath(dir)
 	if err != nil {
@@ -370,10 +372,10 @@ func checkImage(t *testing.T, dir string, is image, head string) {
 			t.Fatal(err)
 		}
 		labels := config.Config.Labels
-		if config.Architecture != on.arch || config.OS != "linux" || !config.Created.Equal(committed) || config.Config.User != "65532:65532" || !slices.Equal(config.Config.Entrypoint, []string{"/berth"}) {
+		if config.Architecture != on.arch || config.OS != "linux" || !config.Created.Equal(committed) || config.Config.User != user || !slices.Equal(config.Config.Entrypoint, []string{"/berth"}) {
 			t.Errorf("%s: %+v", on, config)
 		}
-		for key, want := range map[string]string{"version": "v1.2.3", "revision": head, "title": "berth", "licenses": "Apache-2.0", "source": "https://github.com/berth-scheduler/berth", "created": "2026-11-30T12:00:00Z"} {
+		for key, want := range map[string]string{"version": "v1.2.3", "revision": head, "title": filepath.Base(is.Name), "licenses": "Apache-2.0", "source": "https://github.com/berth-scheduler/berth", "created": "2026-11-30T12:00:00Z"} {
 			if got := labels["org.opencontainers.image."+key]; got != want {
 				t.Errorf("%s: the label %s is %q, want %q", on, key, got, want)
 			}
@@ -409,6 +411,27 @@ func checkImage(t *testing.T, dir string, is image, head string) {
 	}
 }
 
+// TestImagesAreWhatTheDockerfileMakes holds the two descriptions of the image against each other.
+func TestImagesAreWhatTheDockerfileMakes(t *testing.T) {
+	text := string(read(t, top, "deploy", "Dockerfile"))
+	list := regexp.MustCompile(`for role in ([a-z -]+); do mkdir -p /image/certs/`).FindStringSubmatch(text)
+	if list == nil {
+		t.Fatal("deploy/Dockerfile makes no folders for certificates")
+	}
+	theirs := strings.Fields(list[1])
+	slices.Sort(theirs)
+	if diff := cmp.Diff(theirs, roles); diff != "" {
+		t.Errorf("folders for certificates (-Dockerfile +release):\n%s", diff)
+	}
+	for _, line := range []string{
+		fmt.Sprintf("ARG RUN_AS=%d:%[1]d\nUSER ${RUN_AS}\n", nonroot), "\nENTRYPOINT [\"/berth\"]\nCMD [\"--help\"]\n", "ln -s /berth /image/bin/kube-scheduler", " /image/bin /usr/local/bin\n", " /image/berth /berth\n",
+	} {
+		if !strings.Contains(text, line) {
+			t.Errorf("deploy/Dockerfile has no %q, as the release has it", line)
+		}
+	}
+}
+
 func TestTwoReleasesOfACommitAreTheSameBytes(t *testing.T) {
 	repo := small(t)
 	var sums [2]string
@@ -419,7 +442,7 @@ func TestTwoReleasesOfACommitAreTheSameBytes(t *testing.T) {
 			run(t, clone, "git", "tag", "v9.9.9") // git describes it otherwise
 		}
 		c := &config{
-			repo: clone, version: "v1.2.3", dryRun: true, what: static(), platforms: []platform{{"linux", "amd64"}, {"linux", "arm64"}}, log: t.Output(),
+			repo: clone, version: "v1.2.3", dryRun: true, what: static(), platforms: []platform{{"linux", runtime.GOARCH}}, log: t.Output(),
 			goCache: t.TempDir(), // all is compiled again
 		}
 		dir, err := c.run(t.Context())
