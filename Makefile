@@ -145,7 +145,7 @@ test-compose: ## run docker-compose.yaml: schedule, kill, scale; needs root, ins
 
 .PHONY: image
 image: ## build the image berth:dev with Docker; BASE=… BUILDER=… IMAGE=…
-	docker build -f deploy/Dockerfile --build-arg VERSION=$(VERSION) $(foreach a,BASE BUILDER,$(if $($(a)),--build-arg $(a)=$($(a)))) -t $(or $(IMAGE),berth:dev) .
+	docker build -f deploy/Dockerfile --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) $(foreach a,BASE BUILDER,$(if $($(a)),--build-arg $(a)=$($(a)))) -t $(or $(IMAGE),berth:dev) .
 
 .PHONY: release
 release: ## what a release is made of, in .bin/release/VERSION, and its tag; VERSION=v0.1.0, DRY_RUN=1 makes no tag, and PLATFORMS=linux/amd64,… some of it (docs/releasing.md)
