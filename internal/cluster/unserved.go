@@ -1,7 +1,5 @@
 package cluster
 
-import "slices"
-
 // Unserved says that the objects of a resource cannot be read: the API server does not serve it, or not to Berth. What there is of it is not known, so pods for which it matters wait.
 type Unserved struct {
 	Name string // of the resource, in lower case, as the API has it in its paths
@@ -20,15 +18,13 @@ func (u *Unserved) Decode(d *Decoder) { u.Why = d.Text() }
 // Unsupported returns one that does not say why.
 func (u *Unserved) Unsupported(string) Object { return &Unserved{Name: u.Name} }
 
-// The resources that pods with volumes need, and preemption.
+// BudgetResource is the resource that preemption needs.
 const BudgetResource = "poddisruptionbudgets"
 
+// volumeResources are those that pods with volumes need, in alphabetical order.
 var volumeResources = []string{
 	"csidrivers", "csinodes", "csistoragecapacities", "persistentvolumeclaims", "persistentvolumes", "storageclasses", "volumeattachments",
 }
-
-// VolumeResources returns the resources that volumes are made of, in alphabetical order.
-func VolumeResources() []string { return slices.Clone(volumeResources) }
 
 // Unserved returns what says that a resource cannot be read, nil if it can.
 func (s *State) Unserved(resource string) *Unserved {

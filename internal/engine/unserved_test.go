@@ -12,7 +12,7 @@ func TestPodsThatNeedWhatCannotBeReadWaitForIt(t *testing.T) {
 	w.bound("data", nil)
 	with, without, disk := w.pod("with", "", 0, nil, claims("data")...), w.pod("without", "", 0, nil), w.pod("disk", "", 0, []cluster.Disk{{Kind: cluster.DiskGCE, ID: "v"}})
 	says := func(id cluster.PodID) string { return w.says(e, id)[0] }
-	for _, resource := range cluster.VolumeResources() {
+	for _, resource := range []string{"csidrivers", "csinodes", "csistoragecapacities", "persistentvolumeclaims", "persistentvolumes", "storageclasses", "volumeattachments"} {
 		if got := says(with) + says(without) + says(disk); got != "" {
 			t.Fatalf("at first: %s", got)
 		}
