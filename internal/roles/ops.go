@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"runtime"
 	"slices"
@@ -144,6 +145,9 @@ func (e *env) serveOps(ctx context.Context) error {
 	}
 	e.Log.Info("serving metrics and readiness", "address", l.Addr().String(), "tls", e.certs != nil, "guarded", admit != nil)
 	cfg := e.opsConfig()
+	if at, ok := l.Addr().(*net.TCPAddr); admit == nil && !(ok && at.IP.IsLoopback()) { // what each pod requests is not for everybody
+		delete(cfg.More, podResourcesPath)
+	}
 	cfg.Checks, cfg.Admit, cfg.AllowedHost = e.ops.checks, admit, e.opsHost
 	return rpc.ServeOps(ctx, l, cfg)
 }

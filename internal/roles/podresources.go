@@ -3,6 +3,7 @@ package roles
 import (
 	"compress/gzip"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -56,8 +57,11 @@ func (p *podResources) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(podResourcesTimeout)) // not all writers can
 	all, err := p.list(ctx)
 	if err != nil {
-		if r.Context().Err() == nil && !p.failed { // it may be asked for as often as somebody likes
+		if !p.failed { // it may be asked for as often as somebody likes
 			p.failed = true
+			if r.Context().Err() != nil {
+				err = fmt.Errorf("whoever asked has not waited for it: a scrape_timeout of %v would do: %w", podResourcesTimeout, err)
+			}
 			p.log.Warn("pods not listed for a scrape of all pods", "err", err)
 		}
 		http.Error(w, "the pods cannot be listed", http.StatusServiceUnavailable)

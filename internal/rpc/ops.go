@@ -267,7 +267,7 @@ func checkPage(r *http.Request, allowed func(host string) bool) error {
 // guardOps lets through health, and whom cfg lets in.
 func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 	under := make(chan struct{}, opsRequests)
-	reviews, scrapes, ofPlugins := NewShare(opsReviews, 0), NewShare(opsScrapes, 0), NewShare(opsScrapes, 0)
+	reviews, scrapes, ofPlugins, more := NewShare(opsReviews, 0), NewShare(opsScrapes, 0), NewShare(opsScrapes, 0), NewShare(opsScrapes, 0)
 	admit := cfg.AdmitCaller
 	if admit == nil && cfg.Admit != nil {
 		admit = func(r *http.Request) (bool, error) { return true, cfg.Admit(r) }
@@ -306,7 +306,10 @@ func guardOps(cfg OpsConfig, next http.Handler) http.Handler {
 			return
 		}
 		address := AddressOfRequest(r)
-		scrapes, are := scrapes, r.URL.Path == "/metrics" || cfg.More[r.URL.Path] != nil
+		scrapes, are := scrapes, r.URL.Path == "/metrics"
+		if cfg.More[r.URL.Path] != nil { // some are long
+			scrapes, are = more, true
+		}
 		if strings.HasPrefix(r.URL.Path, pluginMetricsPath) {
 			scrapes, are = ofPlugins, true
 		}

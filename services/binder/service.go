@@ -279,6 +279,12 @@ func (s *Service) Ready() error {
 	return errors.New(*s.waits.Load())
 }
 
+// Active reports whether this binder is active, and has something to place. What its source has lost sight of for a moment does not matter.
+func (s *Service) Active() bool {
+	t := s.open()
+	return t != nil && s.yieldsAll(t) == ""
+}
+
 // errYields says that the active binder has nothing to place.
 var errYields = errors.New("standing by: all pods are left to another scheduler")
 

@@ -76,9 +76,6 @@ func (l *ledger) knownPod(uid string) (cluster.PodRow, bool) {
 // logReports logs why pods were not placed, if so much is logged, but for those that are handed in again, by their indexes.
 func (t *term) logReports(reports []source.Report, left []int) {
 	log := logs.V(t.log, logs.Outcomes)
-	if log == nil {
-		return
-	}
 	for i, r := range reports {
 		if len(left) > 0 && left[0] == i {
 			left = left[1:]
@@ -88,7 +85,10 @@ func (t *term) logReports(reports []source.Report, left []int) {
 			continue // a nomination, and nothing else
 		}
 		if r.Reason == reasonError {
-			log.Info("Error scheduling pod; retrying", "pod", r.Namespace+"/"+r.Name, "err", r.Message)
+			t.log.Error("Error scheduling pod; retrying", "pod", r.Namespace+"/"+r.Name, "err", r.Message) // at any verbosity, as kube-scheduler does
+			continue
+		}
+		if log == nil {
 			continue
 		}
 		log.Info("Unable to schedule pod; no fit; waiting", "pod", r.Namespace+"/"+r.Name, "err", r.Message)

@@ -108,6 +108,7 @@ type Source struct {
 	binds, volumes, events, conditions lane
 	preemptions                        lane       // evictions and nominations
 	reads                              lane       // without a rate limit
+	scrapes                            lane       // likewise, of all pods
 	resources                          []resource // what Watch follows, in the order in which Ready looks
 	series                             *series
 	lastEvent                          atomic.Int64 // makes the names of events different
@@ -163,6 +164,11 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	s.reads = lane{reads, "read"}
+	scrapes, err := newClient(base, 0, 0) // what is long goes beside what others wait for
+	if err != nil {
+		return nil, err
+	}
+	s.scrapes = lane{scrapes, "scrape"}
 	s.resources = followed(reads, podKind(s.schedulers, cfg.Interest, cfg.KeepPods), nodeKind(cfg.KeepNodes, cfg.TouchedNodes))
 	s.start()
 	if cfg.Metrics != nil {

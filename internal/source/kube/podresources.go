@@ -18,14 +18,14 @@ import (
 )
 
 // podPage is how many pods are asked for at a time where all of them are gone through.
-const podPage = 500
+const podPage = 5000
 
 // listTries is how often a list in pages is begun, which is too old to be gone on with if it takes long.
 const listTries = 3
 
 // PodResources is what pods request, and are limited to, as kube-scheduler tells at /metrics/resources. The zero value has no pods. One goroutine at a time may use it.
 //
-// Of a pod less than 200 bytes are kept. What the mirror keeps of pods would not do: it has not what they are limited to, nor those that others are to schedule.
+// Of a pod some 300 bytes are kept. What the mirror keeps of pods would not do: it has not what they are limited to, nor those that others are to schedule.
 type PodResources struct {
 	pods      []podUse
 	uses      []use             // of all pods, one after the other
@@ -65,8 +65,8 @@ func (s *Source) podsByPages(ctx context.Context, page int64) (*PodResources, er
 	all := new(PodResources)
 	// Without a resource version: with "0" an API server leaves the limit out of account, and sends all pods at once. From release 1.34 on, pages are of its cache too.
 	for options := (metav1.ListOptions{FieldSelector: livePods, Limit: page}); ; {
-		call, done := s.request(ctx)
-		list, err := s.reads.CoreV1().Pods(metav1.NamespaceAll).List(call, options)
+		call, done := context.WithTimeout(ctx, listTimeout)
+		list, err := s.scrapes.CoreV1().Pods(metav1.NamespaceAll).List(call, options)
 		done()
 		if err != nil {
 			return nil, fmt.Errorf("list pods: %w", err)
