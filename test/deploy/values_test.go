@@ -388,9 +388,24 @@ func TestTheChartRefusesWhatWouldNotWorkAndSaysWhatToDo(t *testing.T) {
 		"plaintext":                           {"queue: {extraArgs: [--insecure-plaintext]}", "queue.extraArgs", "it has certificates. Take it out"},
 		"a binder without the Lease":          {"binder: {extraArgs: [--leader-elect=false]}", "binder.extraArgs", "config.leaderElection says it"},
 		"another prefix in the chart's etcd":  {"binder: {extraArgs: [--etcd-prefix=/a/]}", "binder.extraArgs", "etcd-init has made users for the default one"},
+		"less memory than is requested": {
+			"queue: {resources: {requests: {memory: 4Gi}, limits: {memory: 3Gi}}}", "queue.resources", "Raise limits.memory, or set it to null",
+		},
+		"less memory than etcd requests": {"etcd: {resources: {limits: {memory: 128Mi}}}", "etcd.resources", "requests 256Mi of memory, and is limited to 128Mi"},
+		"a quantity that is none":        {"queue: {resources: {requests: {memory: 4GB}}}", "4GB", "Write it as 512Mi"},
+		"a key in a ConfigMap": {
+			"config: {extenders: [{urlPrefix: 'https://a'}, {urlPrefix: 'https://a', tlsConfig: {keyData: YQ==}}]}", "config.extenders[1].tlsConfig.keyData", "Mount it by binder.extraVolumes and extraVolumeMounts, and use keyFile",
+		},
+		"a certificate in a ConfigMap": {"config: {extenders: [{urlPrefix: 'https://a', tlsConfig: {certData: YQ==}}]}", "config.extenders[0].tlsConfig.certData", "use certFile"},
+		"assigned pods that would have nobody": {
+			"{schedulerName: default-scheduler, ownSchedulerName: own, assignNamespaces: {enabled: true}}", "assignNamespaces.enabled", "leave that to a profile of config until none of them is pending",
+		},
 		// By the schema, whose messages say what is wrong and where.
 		"no binder":                    {"binder: {replicas: 0}", "/binder/replicas", "minimum"},
 		"a queue of no size":           {"queue: {replicas: 1.5}", "/queue/replicas", "integer"},
+		"a name that ends a text":      {"schedulerName: a'b", "/schedulerName", "pattern"},
+		"an own name that does":        {"ownSchedulerName: a'b", "/ownSchedulerName", "pattern"},
+		"a profile's name that does":   {"config: {profiles: [{schedulerName: a'b}]}", "/config/profiles/0/schedulerName", "pattern"},
 		"no name":                      {"schedulerName: ''", "/schedulerName", "minLength"},
 		"a policy that there is not":   {"image: {pullPolicy: Sometimes}", "/image/pullPolicy", "Always"},
 		"an etcd that holds nothing":   {"etcd: {quotaBytes: 0}", "/etcd/quotaBytes", "minimum"},
@@ -553,7 +568,7 @@ func TestTheChartBringsTheAlertsAndTheDashboard(t *testing.T) {
 func TestTheNotesSayWhatToDoNextAndWhatToMind(t *testing.T) {
 	for text, want := range map[string][]string{
 		"{}": {"whose spec.schedulerName is berth.", "helm test berth --namespace berth", `patch deployment DEPLOYMENT --patch '{"spec":{"template":{"spec":{"schedulerName":"berth"}}}}'`},
-		"{schedulerName: default-scheduler, ownSchedulerName: own}": {"default-scheduler, which those have that name none", "kubectl --namespace kube-system get lease kube-scheduler"},
+		"{schedulerName: default-scheduler, ownSchedulerName: own}": {"default-scheduler, which those have that name none", "kubectl --namespace kube-system get lease kube-scheduler", "shows nothing of Berth", "WARNING: what Berth's own pods need must not wait for Berth", "have to say spec.schedulerName: own."},
 		"assignNamespaces: {enabled: true}":                         {"kubectl label namespace NAME berth.dev/schedule=true"},
 		fullValues: {
 			"berth, or packed", "Berth sha256:0123", "WARNING: whoever may have vault sign",
@@ -677,6 +692,8 @@ helm test berth --namespace berth
 
 Values that make no sense are refused when the chart is rendered, each with its name and what to do instead. One release per namespace: the objects in it have the
 names of the roles.
+
+Upgrade with ` + "`--reset-then-reuse-values`, not `--reuse-values`" + `: this one takes the defaults of the chart that was there, and what is new is missed, by name.
 
 ## Values
 

@@ -46,6 +46,11 @@
 {{- end }}
 {{- end }}
 
+{{- /* Whether there is a plugin service that is found through etcd: true, or nothing. Argument: the root. */}}
+{{- define "berth.discovered" -}}
+{{- range .Values.pluginServices }}{{ if .discovered }}true{{ end }}{{ end }}
+{{- end }}
+
 {{- /* The files of the ConfigMap, or nothing. Argument: the root. */}}
 {{- define "berth.configFiles" -}}
 {{- with include "berth.config" . }}

@@ -70,7 +70,7 @@ annotations:
 {{- /* What pods of all kinds have: who places them, and from where their images come. Argument: the root. */}}
 {{- define "berth.placedBy" -}}
 {{- with .Values.ownSchedulerName }}
-schedulerName: {{ . }}
+schedulerName: {{ . | quote }}
 {{- end }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
@@ -191,7 +191,7 @@ dict of args (the chart's), values (the role's) and of (its name in the values).
 
 {{- /*
 A role: its Deployment and its PodDisruptionBudget. Argument: dict of root, role, port, its values, of (their name), and what it has beyond
-others: args, vars (name to value), ports (name to number), token, annotations (of its pods), and as text: mounts, volumes, beside (containers).
+others: args, vars (name to value), ports (name to number), token, annotations (of its pods), more (bytes of memory for what it runs), and as text: mounts, volumes, beside (containers).
 */}}
 {{- define "berth.role" -}}
 {{- $values := .root.Values -}}
@@ -275,7 +275,7 @@ spec:
           securityContext:
             {{- include "berth.containerSecurity" . | nindent 12 }}
           resources:
-            {{- toYaml .values.resources | nindent 12 }}
+            {{- include "berth.resources" (dict "resources" .values.resources "of" .of "more" .more) | nindent 12 }}
           volumeMounts:
             - name: tls
               mountPath: /tls
@@ -364,4 +364,59 @@ spec:
       protocol: UDP
     - port: 53
       protocol: TCP
+{{- end }}
+
+{{- /* Where an etcd is that is not the release's: an address that policies cannot name, with the ports of its endpoints. */}}
+{{- define "berth.toEtcd" -}}
+{{- if not .Values.etcd.enabled }}
+{{- $ports := list }}
+{{- range .Values.etcd.endpoints }}
+{{- $ports = append $ports (regexFind ":[0-9]+$" (urlParse .).host | trimPrefix ":" | default "2379") }}
+{{- end }}
+- ports:
+    {{- range sortAlpha (uniq $ports) }}
+    - port: {{ . }}
+      protocol: TCP
+    {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The bytes of a quantity of memory, as text. */}}
+{{- define "berth.bytes" -}}
+{{- $text := toString . }}
+{{- if regexMatch "^[0-9.]+([eE][+-]?[0-9]+)?$" $text }}
+{{- int64 (float64 $text) }}
+{{- else }}
+{{- $units := dict "m" 0.001 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "P" 1000000000000000
+  "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 }}
+{{- $number := regexFind "^[0-9.]+" $text }}
+{{- $unit := get $units (trimPrefix $number $text) }}
+{{- if and $number $unit }}
+{{- int64 (mulf (float64 $number) $unit) }}
+{{- else }}
+{{- fail (printf "%s: no quantity of memory. Write it as 512Mi, or 2Gi" $text) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /*
+The resources of a container. Who requests more memory than the default limit, and gives no limit, has none: the API server refuses a request above the
+limit. Argument: dict of resources, of (their name in the values), and more (bytes that go onto the default limit).
+*/}}
+{{- define "berth.resources" -}}
+{{- $defaults := dict "binder" "2Gi" "queue" "1Gi" "filterWorker" "1Gi" "scoreWorker" "1Gi" "gateway" "1Gi" "yoda" "2Gi" "yoda.collector" "128Mi" }}
+{{- $resources := deepCopy .resources }}
+{{- $limit := ($resources.limits | default dict).memory }}
+{{- if $limit }}
+{{- if and .more (eq (toString $limit) (get $defaults .of)) }}
+{{- $_ := set $resources.limits "memory" (printf "%dMi" (div (add (include "berth.bytes" $limit | int64) .more 1048575) 1048576)) }}
+{{- end }}
+{{- if gt (include "berth.bytes" $resources.requests.memory | int64) (include "berth.bytes" $resources.limits.memory | int64) }}
+{{- if ne (toString $limit) (get $defaults .of | default "") }}
+{{- fail (printf "%s.resources: it requests %v of memory, and is limited to %v. Raise limits.memory, or set it to null" .of $resources.requests.memory $limit) }}
+{{- end }}
+{{- $_ := set $resources "limits" (omit $resources.limits "memory") }}
+{{- end }}
+{{- end }}
+{{- toYaml $resources }}
 {{- end }}
