@@ -199,9 +199,15 @@ func TestTheCommandsOfTheInstallPageRun(t *testing.T) {
 	before := map[string]func(){
 		// The API server looks after policies once a second.
 		"kubectl --namespace shop run try": func() { s.awaitAssigned(t) },
-		// What the page says of the old kube-scheduler until then, and of the renamed one.
+		// What the page says of the old kube-scheduler until then, of the one with both names, and of the renamed one.
 		"mv /etc/kubernetes/kube-scheduler.yaml.own": func() {
 			s.schedules(t, "the kube-scheduler of kubeadm", s.staticPod(t), corev1.DefaultSchedulerName, "kube-scheduler")
+		},
+		"cp deploy/own-scheduler/kubeadm.yaml": func() {
+			for _, name := range []string{corev1.DefaultSchedulerName, "kube-scheduler"} {
+				s.schedules(t, "the kube-scheduler with both names", s.staticPod(t), name, "berth")
+			}
+			s.holds(t, "kube-scheduler")
 		},
 		"mv /etc/kubernetes/kube-scheduler.yaml.before": func() {
 			s.schedules(t, "the renamed kube-scheduler", s.staticPod(t), "kube-scheduler", corev1.DefaultSchedulerName)
@@ -209,7 +215,8 @@ func TestTheCommandsOfTheInstallPageRun(t *testing.T) {
 		},
 	}
 	after := map[string]func(){
-		"kubectl delete namespace berth": func() { s.finalize(t, namespace) }, // which a controller would
+		"kubectl label namespace cert-manager berth.dev/own-scheduler=true":                                       func() { s.ownScheduler(t) },
+		"kubectl delete namespace berth":                                                                          func() { s.finalize(t, namespace) }, // which a controller would
 		"helm upgrade berth deploy/helm/berth --namespace berth --reset-then-reuse-values --set assignNamespaces": func() { s.neverAssigned(t) },
 		"helm install berth deploy/helm/berth --namespace berth --set image":                                      func() { s.takesPods(t) },
 	}
@@ -285,6 +292,13 @@ func (s *site) awaitAssigned(t *testing.T) {
 	if err != nil || pod.Spec.SchedulerName != "other" {
 		t.Errorf("a pod that names another scheduler is %s's, %v", pod.Spec.SchedulerName, err)
 	}
+	claiming := kubetest.PlainPod(0)
+	claiming.Name, claiming.GenerateName, claiming.Namespace, claiming.Spec.SchedulerName = "probe", "", "shop", ""
+	claiming.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
+	pod, err = s.Client().CoreV1().Pods("shop").Create(within(t), claiming, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil || pod.Spec.SchedulerName != corev1.DefaultSchedulerName || len(pod.Spec.ResourceClaims) != 1 {
+		t.Errorf("a pod with a resource claim, which Berth does not place, is %s's with %v, %v", pod.Spec.SchedulerName, pod.Spec.ResourceClaims, err)
+	}
 }
 
 // neverAssigned labels the namespaces whose pods are never to be Berth's, and another one by which it is seen that the policy counts.
@@ -310,6 +324,25 @@ func (s *site) neverAssigned(t *testing.T) {
 			metav1.PatchOptions{FieldManager: "never-assigned", Force: new(true)}); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// ownScheduler fails unless pods of kube-system and of labelled namespaces that name no scheduler are the renamed kube-scheduler's, and no others.
+func (s *site) ownScheduler(t *testing.T) {
+	t.Helper()
+	for _, c := range []struct{ namespace, names, want string }{
+		{metav1.NamespaceSystem, "", "kube-scheduler"},
+		{"cert-manager", "", "kube-scheduler"},
+		{"cert-manager", "berth", "berth"},
+		{"default", "", corev1.DefaultSchedulerName},
+	} {
+		await(t, "a pod of "+c.namespace+" that names "+c.names, func(ctx context.Context) error {
+			pod, err := s.create(ctx, c.namespace, "probe", c.names, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			if err == nil && pod.Spec.SchedulerName != c.want {
+				err = fmt.Errorf("it is %s's, want %s", pod.Spec.SchedulerName, c.want)
+			}
+			return err
+		})
 	}
 }
 

@@ -375,19 +375,20 @@ func TestTheChartRefusesWhatWouldNotWorkAndSaysWhatToDo(t *testing.T) {
 		"the Lease of the own pods' scheduler": {
 			"{schedulerName: default-scheduler, ownSchedulerName: own, config: {leaderElection: {resourceName: berth-own-scheduler}}}", "config.leaderElection.resourceName", "Take it out",
 		},
-		"a kubeconfig":                        {"config: {clientConnection: {kubeconfig: /a}}", "config.clientConnection.kubeconfig", "Take it out"},
-		"Yoda that no profile uses":           {"{yoda: {enabled: true}, config: {profiles: [{schedulerName: berth}]}}", "yoda.enabled", "Enable it in a profile"},
-		"fewer workers at most than at least": {"scoreWorker: {minReplicas: 5, maxReplicas: 4}", "scoreWorker.maxReplicas", "Raise it"},
-		"an issuer without cert-manager":      {"certManager: {enabled: false, issuerRef: {name: a}}", "certManager.issuerRef", "Set it to true, or take issuerRef out"},
-		"a label that selectors go by":        {"queue: {podLabels: {app.kubernetes.io/name: q}}", "queue.podLabels", "Take another name"},
-		"a common label of the chart":         {"commonLabels: {helm.sh/chart: q}", "commonLabels", "Take another name"},
-		"assigned namespaces of all pods":     {"{schedulerName: default-scheduler, ownSchedulerName: own, assignNamespaces: {enabled: true}}", "assignNamespaces.enabled", "Switch it off"},
-		"a flag that the chart gives":         {"gateway: {extraArgs: [--authenticate=none]}", "gateway.extraArgs", "--authenticate=kubernetes. Take yours out"},
-		"a flag of etcd that the chart gives": {"etcd: {extraArgs: [--client-cert-auth=false]}", "etcd.extraArgs", "--client-cert-auth. Take yours out"},
-		"the configuration, as a flag":        {"{config: {podMaxBackoffSeconds: 5}, binder: {extraArgs: [--config=/a]}}", "binder.extraArgs", "--config=/config/config.yaml"},
-		"plaintext":                           {"queue: {extraArgs: [--insecure-plaintext]}", "queue.extraArgs", "it has certificates. Take it out"},
-		"a binder without the Lease":          {"binder: {extraArgs: [--leader-elect=false]}", "binder.extraArgs", "config.leaderElection says it"},
-		"another prefix in the chart's etcd":  {"binder: {extraArgs: [--etcd-prefix=/a/]}", "binder.extraArgs", "etcd-init has made users for the default one"},
+		"a kubeconfig":                                     {"config: {clientConnection: {kubeconfig: /a}}", "config.clientConnection.kubeconfig", "Take it out"},
+		"Yoda that no profile uses":                        {"{yoda: {enabled: true}, config: {profiles: [{schedulerName: berth}]}}", "yoda.enabled", "Enable it in a profile"},
+		"fewer workers at most than at least":              {"scoreWorker: {minReplicas: 5, maxReplicas: 4}", "scoreWorker.maxReplicas", "Raise it"},
+		"an issuer without cert-manager":                   {"certManager: {enabled: false, issuerRef: {name: a}}", "certManager.issuerRef", "Set it to true, or take issuerRef out"},
+		"a label that selectors go by":                     {"queue: {podLabels: {app.kubernetes.io/name: q}}", "queue.podLabels", "Take another name"},
+		"a common label of the chart":                      {"commonLabels: {helm.sh/chart: q}", "commonLabels", "Take another name"},
+		"assigned namespaces of all pods":                  {"{schedulerName: default-scheduler, ownSchedulerName: own, assignNamespaces: {enabled: true}}", "assignNamespaces.enabled", "Switch it off"},
+		"a flag that the chart gives":                      {"gateway: {extraArgs: [--authenticate=none]}", "gateway.extraArgs", "--authenticate=kubernetes. Take yours out"},
+		"a flag of etcd that the chart gives":              {"etcd: {extraArgs: [--client-cert-auth=false]}", "etcd.extraArgs", "--client-cert-auth. Take yours out"},
+		"the configuration, as a flag":                     {"{config: {podMaxBackoffSeconds: 5}, binder: {extraArgs: [--config=/a]}}", "binder.extraArgs", "--config=/config/config.yaml"},
+		"plaintext":                                        {"queue: {extraArgs: [--insecure-plaintext]}", "queue.extraArgs", "it has certificates. Take it out"},
+		"a binder without the Lease":                       {"binder: {extraArgs: [--leader-elect=false]}", "binder.extraArgs", "config.leaderElection says it"},
+		"another prefix in the chart's etcd":               {"binder: {extraArgs: [--etcd-prefix=/a/]}", "binder.extraArgs", "etcd-init has made users for the default one"},
+		"own scheduler's namespaces beside kube-scheduler": {"{ownSchedulerName: own, ownSchedulerNamespaces: {enabled: true}}", "ownSchedulerNamespaces.enabled", "Switch it off"},
 		"less memory than is requested": {
 			"queue: {resources: {requests: {memory: 4Gi}, limits: {memory: 3Gi}}}", "queue.resources", "Raise limits.memory, or set it to null",
 		},
@@ -457,6 +458,10 @@ func TestNamespacesAreAssignedByWhatTheAPIServerHas(t *testing.T) {
 	}
 	if _, err := helmOn("33", 1, on); err == nil || !strings.Contains(err.Error(), "assignNamespaces.enabled: Kubernetes v1.33.3 has no MutatingAdmissionPolicy") || !strings.Contains(err.Error(), "Switch it off") {
 		t.Errorf("on 1.33: %v, want an error that says what to do", err)
+	}
+	own := values(t, "{schedulerName: default-scheduler, ownSchedulerName: own, ownSchedulerNamespaces: {enabled: true}}")
+	if _, err := helmOn("33", 1, own); err == nil || !strings.Contains(err.Error(), "ownSchedulerNamespaces.enabled: Kubernetes v1.33.3 has no MutatingAdmissionPolicy") {
+		t.Errorf("own scheduler's namespaces on 1.33: %v, want an error that names the value", err)
 	}
 	if _, err := helmOn("33", 1, nil); err != nil {
 		t.Errorf("the defaults on 1.33: %v", err)
