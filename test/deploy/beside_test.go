@@ -202,6 +202,19 @@ func TestCollectorsAreNotOfAQuotaForTheRoles(t *testing.T) {
 	}
 }
 
+func TestTheNotesWarnOfWhatWaitsForBerthUnlessItDoesNot(t *testing.T) {
+	const warning = "must not wait for Berth"
+	for text, want := range map[string]bool{
+		"{schedulerName: default-scheduler, ownSchedulerName: own}":                                          true,
+		"{schedulerName: default-scheduler, ownSchedulerName: own, ownSchedulerNamespaces: {enabled: true}}": false,
+		"{}": false,
+	} {
+		if r := rendering(t, text); strings.Contains(r.notes, warning) != want {
+			t.Errorf("with %s, the notes warn: %v, want %v:\n%s", text, !want, want, r.notes)
+		}
+	}
+}
+
 func TestHelmTestLeavesNothingAndNamesBerth(t *testing.T) {
 	for text, want := range map[string]string{
 		"{}": "berth",

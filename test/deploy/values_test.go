@@ -377,6 +377,7 @@ func TestTheChartRefusesWhatWouldNotWorkAndSaysWhatToDo(t *testing.T) {
 		},
 		"a kubeconfig":                                     {"config: {clientConnection: {kubeconfig: /a}}", "config.clientConnection.kubeconfig", "Take it out"},
 		"Yoda that no profile uses":                        {"{yoda: {enabled: true}, config: {profiles: [{schedulerName: berth}]}}", "yoda.enabled", "Enable it in a profile"},
+		"Yoda that a profile disables":                     {"{yoda: {enabled: true}, config: {profiles: [{schedulerName: berth, plugins: {filter: {disabled: [{name: Yoda}]}}}]}}", "yoda.enabled", "Enable it in a profile"},
 		"fewer workers at most than at least":              {"scoreWorker: {minReplicas: 5, maxReplicas: 4}", "scoreWorker.maxReplicas", "Raise it"},
 		"an issuer without cert-manager":                   {"certManager: {enabled: false, issuerRef: {name: a}}", "certManager.issuerRef", "Set it to true, or take issuerRef out"},
 		"a label that selectors go by":                     {"queue: {podLabels: {app.kubernetes.io/name: q}}", "queue.podLabels", "Take another name"},
