@@ -21,8 +21,8 @@ import (
 var (
 	chartVersion = regexp.MustCompile(`(?m)^version: .*$`)
 	appVersion   = regexp.MustCompile(`(?m)^appVersion: .*$`)
-	devName      = regexp.MustCompile(`(?m)^( *repository: )(berth(?:-yoda|-scv)?)$`)
-	devTag       = regexp.MustCompile(`(?m)^( *tag: )dev$`)
+	devName      = regexp.MustCompile(`(?m)^( *repository: )(berth(?:-yoda|-scv)?)( *(?:#.*)?)$`)
+	devTag       = regexp.MustCompile(`(?m)^ *tag: [^" ].*$`) // the release would have it, too: where it is "", it is the chart's appVersion
 )
 
 // chart writes the chart's archive, as "helm package" would but for times: of the release's version, with the release's images.
@@ -48,8 +48,10 @@ func (r *release) chart(context.Context) error {
 			if !devName.Match(content) {
 				return fmt.Errorf("the chart's values.yaml names no image of Berth's in a line such as \"repository: berth\"")
 			}
-			content = devName.ReplaceAll(content, []byte("${1}"+registry+"/${2}"))
-			content = devTag.ReplaceAll(content, []byte("${1}"+r.version))
+			if tag := devTag.Find(content); tag != nil {
+				return fmt.Errorf("the chart's values.yaml says %q: want \"\", for the image of the chart's appVersion", bytes.TrimSpace(tag))
+			}
+			content = devName.ReplaceAll(content, []byte("${1}"+registry+"/${2}${3}"))
 		}
 		entries = append(entries, entry{name: chart.Name() + "/" + f.Name, mode: 0o644, content: content})
 	}
