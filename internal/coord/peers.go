@@ -209,7 +209,7 @@ func (a *peerage) answer() {
 func (a *peerage) answerOne(conn net.Conn) {
 	defer conn.Close()
 	defer context.AfterFunc(a.ends, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	if conn.SetDeadline(time.Now().Add(2*peerWithin)) != nil { // all of it: what is asked takes no longer
+	if conn.SetDeadline(time.Now().Add(4*peerWithin)) != nil { // all of it: what is asked takes no longer
 		return
 	}
 	ask := []byte{0}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -271,8 +272,19 @@ func (s *Source) lacks(resource string, err error) {
 // serves notes that it can be read.
 func (s *Source) serves(resource string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	lacked := s.lacking[resource]
 	delete(s.lacking, resource)
+	s.mu.Unlock()
+	if lacked {
+		s.cfg.Log.Info("resource can be read", "resource", resource, "host", s.host)
+	}
+}
+
+// awaitsNeeded reports whether something is waited for without which nothing is placed.
+func (s *Source) awaitsNeeded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.resources, func(r resource) bool { return r.needed && s.pending[r.name] != nil })
 }
 
 // lackedBefore reports whether a resource could not be read when that was tried last.

@@ -271,6 +271,7 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 			w, err := r.watch(ctx, o)
 			switch {
 			case err != nil && ctx.Err() == nil && !mayLack(err):
+				m.refused = time.Time{} // the reflector may try again by itself
 				s.waitFor(r.name, err)
 			case err == nil && o.SendInitialEvents == nil:
 				s.waitFor(r.name, nil) // the watch goes on where it broke; one that starts over is waited for until it has told all
@@ -324,6 +325,9 @@ func (s *Source) mayDoWithout(m *mirror) bool {
 	case m.lacking != nil:
 		return true
 	case told.IsZero():
+		return false
+	case s.awaitsNeeded(): // the API server starts anew
+		m.refused = time.Time{}
 		return false
 	case s.lackedBefore(m.resource):
 		return true
