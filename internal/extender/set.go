@@ -322,7 +322,7 @@ func (s *Set) skip(ctx context.Context, e *extender, verb Verb, pod fmt.Stringer
 	if !e.ignorable {
 		return err
 	}
-	s.log.Info("extender skipped: it has failed, and is ignorable", "extender", e.url, "what", verb, "pod", pod, "err", err)
+	s.log.Info("extender skipped: it has failed, and is ignorable", "extender", e.url, "what", verb, "pod", pod.String(), "err", err)
 	return nil
 }
 
@@ -346,7 +346,7 @@ func (s *Set) Prioritize(ctx context.Context, pod *Pod, nodes []*Node) (map[stri
 		all.Go(func() {
 			answer, err := e.prioritize(ctx, asked, len(nodes))
 			if err != nil {
-				s.log.Debug("extender gives no scores: it has failed", "extender", e.url, "what", Prioritize, "pod", pod, "err", err)
+				s.log.Debug("extender gives no scores: it has failed", "extender", e.url, "what", Prioritize, "pod", pod.String(), "err", err)
 				return
 			}
 			mu.Lock()

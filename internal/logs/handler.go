@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,10 +29,22 @@ const (
 	keyLevel   = "level" // WARN or ERROR; other lines do not have it
 )
 
-const (
-	keyErr = "err" // with klog's text, an error comes first
-	keyPod = "pod" // namespace/name; as JSON, an object of the two, as of Kubernetes' own components
-)
+const keyErr = "err" // with klog's text, an error comes first
+
+// podKeys are the keys of pods, namespace/name each: as JSON, objects of the two, as of Kubernetes' own components. One that has no name is left out.
+var podKeys = []string{"pod", "preemptor", "victim"}
+
+// podOf returns the namespace and the name of a pod, and whether an attribute is one.
+func podOf(key string, v slog.Value) (namespace, name string, is bool) {
+	if v.Kind() != slog.KindString || !slices.Contains(podKeys, key) {
+		return "", "", false
+	}
+	namespace, name, whole := strings.Cut(v.String(), "/")
+	if !whole {
+		namespace, name = "", namespace
+	}
+	return namespace, name, true
+}
 
 // Options say which lines are written.
 type Options struct {
@@ -204,6 +217,9 @@ func (t text) attr(b *bytes.Buffer, groups string, a slog.Attr) {
 	if a.Equal(slog.Attr{}) || v.Kind() == slog.KindGroup && len(v.Group()) == 0 {
 		return
 	}
+	if _, name, is := podOf(a.Key, v); is && name == "" {
+		return
+	}
 	b.WriteByte(' ')
 	b.WriteString(groups)
 	b.WriteString(a.Key)
@@ -253,20 +269,24 @@ func (j asJSON) attr(b *bytes.Buffer, groups string, a slog.Attr) {
 	if a.Equal(slog.Attr{}) || v.Kind() == slog.KindGroup && len(v.Group()) == 0 {
 		return
 	}
+	namespace, name, pod := podOf(a.Key, v)
+	if pod && name == "" {
+		return
+	}
 	b.WriteByte(',')
 	quoteJSON(b, groups+a.Key)
 	b.WriteByte(':')
-	if a.Key == keyPod && v.Kind() == slog.KindString {
-		if namespace, name, ok := strings.Cut(v.String(), "/"); ok {
-			b.WriteString(`{"name":`)
-			quoteJSON(b, name)
-			b.WriteString(`,"namespace":`)
-			quoteJSON(b, namespace)
-			b.WriteByte('}')
-			return
-		}
+	if !pod {
+		value(b, v, quoting{quoteJSON, false})
+		return
 	}
-	value(b, v, quoting{quoteJSON, false})
+	b.WriteString(`{"name":`)
+	quoteJSON(b, name)
+	if namespace != "" {
+		b.WriteString(`,"namespace":`)
+		quoteJSON(b, namespace)
+	}
+	b.WriteByte('}')
 }
 
 // quoting is how a format writes texts, and whether what JSON is made of says "<" as "\u003c", as encoding/json does if nobody says otherwise.

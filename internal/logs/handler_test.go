@@ -113,6 +113,34 @@ func TestErrorsAndPodsAreAsComponentsOfKubernetesWriteThem(t *testing.T) {
 	}
 }
 
+func TestPodsAreObjectsAsJSONAndOnesWithoutANameAreLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		args       []any
+		text, json string
+	}{
+		{[]any{"pod", "default/web", "preemptor", "default/a", "victim", "other/b"}, ` pod="default/web" preemptor="default/a" victim="other/b"`,
+			`,"pod":{"name":"web","namespace":"default"},"preemptor":{"name":"a","namespace":"default"},"victim":{"name":"b","namespace":"other"}`},
+		{[]any{"pod", "alone", "node", "n"}, ` pod="alone" node="n"`, `,"pod":{"name":"alone"},"node":"n"`},
+		{[]any{"pod", "", "node", ""}, ` node=""`, `,"node":""`},
+		{[]any{"pod", "/", "victim", "default/"}, "", ""},
+		{[]any{"pod", 3}, " pod=3", `,"pod":3`}, // of a library
+	} {
+		var text, asJSON bytes.Buffer
+		slog.New(logs.Text(&text, logs.Options{})).Info("m", c.args...)
+		slog.New(logs.JSON(&asJSON, logs.Options{})).Info("m", c.args...)
+		if _, after, _ := strings.Cut(text.String(), `"m"`); after != c.text+"\n" {
+			t.Errorf("%v: %s, want %s", c.args, text.String(), c.text)
+		}
+		if _, after, _ := strings.Cut(asJSON.String(), `"msg":"m","v":0`); after != c.json+"}\n" {
+			t.Errorf("%v: %s, want %s", c.args, asJSON.String(), c.json)
+		}
+	}
+	component, err := json.Marshal(klog.KRef("", "alone"))
+	if err != nil || string(component) != `{"name":"alone"}` {
+		t.Errorf("%s, %v", component, err)
+	}
+}
+
 func TestEveryLineIsOneObject(t *testing.T) {
 	for name, c := range cases() {
 		var b bytes.Buffer

@@ -157,6 +157,9 @@ func (c *cycle) logAttempts() {
 		return
 	}
 	for i, a := range c.attempts {
+		if c.names[i] == "" { // it was gone by then
+			continue
+		}
 		log.Info("Attempting to schedule pod", "pod", c.names[i], "attempt", a.Number, a.traced.log())
 	}
 }
