@@ -8,15 +8,15 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
 
-// noNodes is kube-scheduler's message when there is no node at all.
-const noNodes = "no nodes available to schedule pods"
+// NoNodes is kube-scheduler's message when there is no node at all.
+const NoNodes = "no nodes available to schedule pods"
 
 // FitMessage returns kube-scheduler's text for a pod that fits none of so many nodes, as it stands in the PodScheduled
 // condition and in the FailedScheduling event: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were
 // unschedulable."
 func FitMessage(nodes int, verdicts []VerdictCount) string {
 	if nodes <= 0 {
-		return noNodes
+		return NoNodes
 	}
 	counts := make(map[string]int)
 	for _, v := range verdicts {

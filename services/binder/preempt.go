@@ -146,7 +146,7 @@ func (t *term) startPreemption(req *binderv1.PreemptRequest, asked bool, victims
 	})
 	if log := logs.V(t.log, logs.Outcomes); log != nil && p != nil && err == nil {
 		by := p.victims[0]
-		log.Info("The target node for the preemption is determined", "node", p.node, "pod", by.PreemptorNamespace+"/"+by.PreemptorName)
+		log.Info("the target node for the preemption is determined", "node", p.node, "pod", by.PreemptorNamespace+"/"+by.PreemptorName)
 	}
 	return resp, refused, err
 }

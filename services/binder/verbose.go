@@ -2,6 +2,7 @@ package binder
 
 import (
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	"github.com/berth-scheduler/berth/internal/ingest"
 	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -89,6 +90,10 @@ func (t *term) logReports(reports []source.Report, left []int) {
 			continue
 		}
 		if log == nil {
+			continue
+		}
+		if r.Message == engine.NoNodes {
+			log.Info("Unable to schedule pod; no nodes are registered to the cluster; waiting", "pod", r.Namespace+"/"+r.Name)
 			continue
 		}
 		log.Info("Unable to schedule pod; no fit; waiting", "pod", r.Namespace+"/"+r.Name, "err", r.Message)
