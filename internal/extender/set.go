@@ -14,6 +14,8 @@ import (
 
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/berth-scheduler/berth/internal/logs"
 )
 
 // Verb is what an extender can be asked to do.
@@ -75,6 +77,7 @@ func New(cfg Config) (*Set, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.log = logs.Bounded(s.log)
 	if n := len(cfg.Extenders); n > MaxExtenders {
 		return nil, fmt.Errorf("extenders: %d, want at most %d", n, MaxExtenders)
 	}

@@ -92,9 +92,14 @@ func (h *handler) Enabled(_ context.Context, level slog.Level) bool {
 	return level >= h.level.Level() || verbosity(level) <= h.modules.most()
 }
 
+// enabledAt reports whether lines of a level are logged that are made at pc.
+func (h *handler) enabledAt(pc uintptr, level slog.Level) bool {
+	return level >= h.level.Level() || h.modules.enabled(pc, verbosity(level))
+}
+
 // Handle implements slog.Handler.
 func (h *handler) Handle(_ context.Context, r slog.Record) error {
-	if r.Level < h.level.Level() && !h.modules.enabled(r.PC, verbosity(r.Level)) {
+	if !h.enabledAt(r.PC, r.Level) {
 		return nil
 	}
 	if r.Time.IsZero() {

@@ -18,10 +18,35 @@ const (
 // V returns what logs lines of a verbosity, whose Info logs at that and no other method is for; nil if they are not logged: then they are not to be made, so that they cost nothing.
 func V(log *slog.Logger, verbosity int) *slog.Logger {
 	level := slog.LevelInfo - slog.Level(verbosity)
-	if !log.Enabled(context.Background(), level) {
+	h := log.Handler()
+	if !h.Enabled(context.Background(), level) {
 		return nil
 	}
-	return slog.New(at{log.Handler(), level})
+	return slog.New(at{h, level})
+}
+
+// modular returns the handler of this package that another one logs to; nil: it is not known.
+func modular(h slog.Handler) *handler {
+	for {
+		switch is := h.(type) {
+		case *handler:
+			return is
+		case bounded:
+			h = is.Handler
+		case at:
+			h = is.Handler
+		default:
+			return nil
+		}
+	}
+}
+
+// enabledAt reports whether a handler logs lines of a level that are made at pc.
+func enabledAt(ctx context.Context, h slog.Handler, pc uintptr, level slog.Level) bool {
+	if by := modular(h); by != nil {
+		return by.enabledAt(pc, level)
+	}
+	return h.Enabled(ctx, level)
 }
 
 // at has all that is logged be of one level.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	pluginv1 "github.com/berth-scheduler/berth/internal/gen/berth/plugin/v1"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/pluginscore"
 )
 
@@ -181,6 +182,7 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.Log = logs.Bounded(cfg.Log)
 	h := &Host{uses: make(map[string][]use), binds: make(map[string]bool), objects: cfg.Objects, log: cfg.Log, activations: make(chan struct{}, 1)}
 	began := time.Now()
 	for _, s := range cfg.Services {

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/pluginhost"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -109,6 +110,7 @@ func (s *Service) termConfig(held *coord.Term, life life) termConfig {
 
 // newTerm makes a term of its parts, each of which is whole when it is made, of those before it.
 func newTerm(cfg termConfig) (*term, error) {
+	cfg.Log = logs.Bounded(cfg.Log)
 	names := newNames(cfg.Lease, cfg.shared)
 	names.host = cfg.Host
 	backlog := newBacklog(cfg.MaxUnbound, cfg.places, names, cfg.metrics, cfg.Log)

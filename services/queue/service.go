@@ -16,6 +16,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/coord"
 	"github.com/berth-scheduler/berth/internal/engine"
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/replica"
 	"github.com/berth-scheduler/berth/internal/trace"
 	"github.com/berth-scheduler/berth/services/queue/fanout"
@@ -129,6 +130,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	c.Log = logs.Bounded(c.Log)
 	return c, nil
 }
 

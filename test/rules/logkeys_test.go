@@ -80,6 +80,7 @@ var logKeys = map[string]string{
 	"after":       "how long was waited",
 	"file":        "its path, or those of several",
 	"note":        "on a configuration",
+	"omitted":     "how many lines of the same place were left out before it",
 }
 
 func TestLogLinesHaveFixedKeys(t *testing.T) {
@@ -105,8 +106,33 @@ func TestLogLinesHaveFixedKeys(t *testing.T) {
 	}
 }
 
+// What logs a line for a pod at verbosity 0 is bounded: a broken controller makes pods as fast as it likes.
+func TestWhatLogsLinesForPodsBoundsThem(t *testing.T) {
+	bounds := make(map[string]bool)
+	for _, p := range must(t, packages) {
+		_, parsed := p.parse(t)
+		for _, f := range parsed {
+			ast.Inspect(f, func(n ast.Node) bool {
+				if call, ok := n.(*ast.CallExpr); ok {
+					if f, ok := call.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Bounded" {
+						if of, ok := f.X.(*ast.Ident); ok && of.Name == "logs" {
+							bounds[p.Path] = true
+						}
+					}
+				}
+				return true
+			})
+		}
+	}
+	for _, path := range []string{"services/binder", "services/queue", "internal/extender", "internal/pluginhost"} {
+		if !bounds[path] {
+			t.Errorf("%s logs by no logger of logs.Bounded", path)
+		}
+	}
+}
+
 // keysOf returns the literal keys that a file gives to log lines and loggers: the second, fourth … argument of a call such as
-// log.Info("message", "key", value), and the first, third … of log.With.
+// log.Info("message", "key", value), the first, third … of log.With, and the first of slog.String and the like.
 func keysOf(f *ast.File) map[string]token.Pos {
 	keys := make(map[string]token.Pos)
 	ast.Inspect(f, func(n ast.Node) bool {
@@ -125,6 +151,8 @@ func keysOf(f *ast.File) map[string]token.Pos {
 		case method.Sel.Name == "Log" && len(args) > 2 && text(args[2]) != "": // behind a context and a level
 			args = args[3:]
 		case method.Sel.Name == "With" && len(args) > 0 && text(args[0]) != "":
+		case makesAttribute(method) && len(args) > 0 && text(args[0]) != "":
+			args = args[:1]
 		default:
 			return true
 		}
@@ -140,6 +168,12 @@ func keysOf(f *ast.File) map[string]token.Pos {
 		return true
 	})
 	return keys
+}
+
+// makesAttribute reports whether a function makes an attribute of a key and a value.
+func makesAttribute(f *ast.SelectorExpr) bool {
+	of, ok := f.X.(*ast.Ident)
+	return ok && of.Name == "slog" && slices.Contains([]string{"Any", "Bool", "Duration", "Float64", "Group", "GroupAttrs", "Int", "Int64", "String", "Time", "Uint64"}, f.Sel.Name)
 }
 
 // text returns the value of a string literal, "" of anything else.
