@@ -206,6 +206,36 @@ func TestWhatIsNotLoggedAllocatesNothing(t *testing.T) {
 	}
 }
 
+func TestLinesOfFilesThatModulesDoNotNameAreNotMade(t *testing.T) {
+	for pattern, logged := range map[string]bool{"handler_test=3": true, "verbose=3": false, "handler_test=2": false, "handler_test=1,*=9": false, "*=9": true} {
+		modules, err := logs.ParseModules(strings.Split(pattern, ","))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		plain := slog.New(logs.JSON(&b, logs.Options{Modules: modules}))
+		for name, log := range map[string]*slog.Logger{"plain": plain, "with": plain.With("epoch", 3), "bounded": logs.Bounded(plain).With("epoch", 3)} {
+			for range 2 { // what is known of a line is what was found of it
+				if v := logs.V(log, logs.Attempts); (v != nil) != logged {
+					t.Errorf("%s with %s: is made %v", name, pattern, v != nil)
+				} else if v != nil {
+					v.Info("m")
+				}
+			}
+		}
+		if got := strings.Count(b.String(), `"v":3`); got != map[bool]int{true: 6}[logged] {
+			t.Errorf("%s: %d lines: %s", pattern, got, b.String())
+		}
+		if n := testing.AllocsPerRun(100, func() {
+			if log := logs.V(plain, logs.Attempts); log != nil && !logged {
+				log.Info("m", "pod", strings.Repeat("n", len(hostile))+"/"+t.Name())
+			}
+		}); n > 0 && !logged {
+			t.Errorf("%s: %v allocations", pattern, n)
+		}
+	}
+}
+
 func TestLinesOfAVerbosityAreOfItAndOfWhereTheyAreLogged(t *testing.T) {
 	var b bytes.Buffer
 	log := slog.New(logs.JSON(&b, logs.Options{Level: slog.Level(-logs.Outcomes)})).With("epoch", 3)
@@ -217,6 +247,32 @@ func TestLinesOfAVerbosityAreOfItAndOfWhereTheyAreLogged(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %s in %s", want, b.String())
 		}
+	}
+}
+
+// What a line costs that is not logged: as nothing of its verbosity is, or as it is of a file that --vmodule does not name.
+func BenchmarkLineThatIsNotLogged(b *testing.B) {
+	elsewhere, err := logs.ParseModules([]string{"verbose=9", "bind*=4"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	pod := strings.Split("default/web", "/")
+	for name, modules := range map[string]logs.Modules{"level": nil, "vmodule": elsewhere} {
+		log := slog.New(logs.Text(io.Discard, logs.Options{Modules: modules}))
+		b.Run("V/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if log := logs.V(log, logs.Outcomes); log != nil {
+					log.Info("Successfully bound pod to node", "pod", pod[0]+"/"+pod[1], "node", "node-7")
+				}
+			}
+		})
+		b.Run("slog/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				log.Debug("attempt ended", "pod", pod[0]+"/"+pod[1], "attempt", 1)
+			}
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package logs
 import (
 	"context"
 	"log/slog"
+	"runtime"
 )
 
 // How much is logged, as klog's verbosity: what kube-scheduler logs at one of these, Berth does too. At 0 is what operators have to know, of which strangers and pods cause no
@@ -16,11 +17,19 @@ const (
 )
 
 // V returns what logs lines of a verbosity, whose Info logs at that and no other method is for; nil if they are not logged: then they are not to be made, so that they cost nothing.
+// Of [Modules], those count that the file of the caller is of.
 func V(log *slog.Logger, verbosity int) *slog.Logger {
 	level := slog.LevelInfo - slog.Level(verbosity)
 	h := log.Handler()
 	if !h.Enabled(context.Background(), level) {
 		return nil
+	}
+	if by := modular(h); by != nil && level < by.level.Level() {
+		var pcs [1]uintptr
+		runtime.Callers(2, pcs[:])
+		if !by.modules.enabled(pcs[0], verbosity) {
+			return nil
+		}
 	}
 	return slog.New(at{h, level})
 }
