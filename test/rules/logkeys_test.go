@@ -2,9 +2,12 @@ package rules
 
 import (
 	"go/ast"
+	"go/parser"
 	"go/token"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -102,6 +105,48 @@ func TestLogLinesHaveFixedKeys(t *testing.T) {
 	for key := range logKeys {
 		if !used[key] {
 			t.Errorf("no log line has the key %q", key)
+		}
+	}
+}
+
+// reservedKeys are what formats of lines write themselves: those of JSON as Kubernetes' components have it, in which "err" is an error's, and those of log/slog. An attribute of such a
+// name would be a second one in the line, of which parsers keep either.
+var reservedKeys = []string{"ts", "caller", "v", "msg", "logger", "level", "errorVerbose", "stacktrace", "time", "source"}
+
+func TestNoLogLineHasAKeyOfItsFormat(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, name := range must(t, files) { // those of all modules
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "test/") || strings.Contains(name, "/gen/") {
+			continue
+		}
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, filepath.Join(rootDir(t), name), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys := keysOf(f)
+		ast.Inspect(f, func(n ast.Node) bool { // attributes that are put together first
+			if list, ok := n.(*ast.CompositeLit); ok && len(list.Elts)%2 == 0 {
+				if of, ok := list.Type.(*ast.ArrayType); ok && of.Len == nil {
+					if is, ok := of.Elt.(*ast.Ident); ok && is.Name == "any" {
+						for i := 0; i < len(list.Elts); i += 2 {
+							keys[text(list.Elts[i])] = list.Elts[i].Pos()
+						}
+					}
+				}
+			}
+			return true
+		})
+		for key, at := range keys {
+			seen[key] = true
+			if slices.Contains(reservedKeys, key) {
+				t.Errorf("%s: the key %q is the format's own", set.Position(at), key)
+			}
+		}
+	}
+	for _, key := range []string{"pod", "err", "in_use", "omitted"} { // of a call, of a list, of an attribute
+		if !seen[key] {
+			t.Errorf("no line with the key %q was found", key)
 		}
 	}
 }
