@@ -20,7 +20,9 @@ func TestImportsStayWhereTheyBelong(t *testing.T) {
 		but     string // what may be imported by all
 	}{
 		{"k8s.io/client-go", []string{"internal/source", "internal/kubetest", "cmd/kubectl-berth", "test", "internal/extender", "internal/doctor", "app"}, false,
-			"the binder's source is the only one who talks to an API server, but for people's kubeconfig and port-forward, and what they ask before the swap; extenders are given its TLS settings, and compiled-in plugins how to reach it; how its requests are measured, a page says", "k8s.io/client-go/tools/metrics"},
+			"the binder's source is the only one who talks to an API server, but for people's kubeconfig and port-forward, and what they ask before the swap; extenders are given its TLS settings, and compiled-in plugins how to reach it", "k8s.io/client-go/tools/metrics"},
+		{"k8s.io/client-go/tools/metrics", []string{"internal/source/kube", "internal/roles"}, false,
+			"how requests to an API server are measured is for who makes them, and for the test that lists all metrics of a role", ""},
 		{"k8s.io/cli-runtime", []string{"cmd/kubectl-berth", "internal/cli"}, false,
 			"it is what kubectl's flags and printers are made of: no server has any", ""},
 		{"go.etcd.io", []string{"internal/coord", "test/soak"}, false, // the latter does what an administrator of etcd does
