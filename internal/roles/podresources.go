@@ -16,20 +16,28 @@ import (
 // podResourcesPath is where kube-scheduler tells what pods request, and are limited to.
 const podResourcesPath = "/metrics/resources"
 
-// podResourcesTimeout bounds an answer there: the list of all pods, and its way to who asks.
-const podResourcesTimeout = time.Minute
+const (
+	// podResourcesTimeout bounds an answer there: the list of all pods, and its way to who asks.
+	podResourcesTimeout = time.Minute
+	// podResourcesPatience is for how long an answer waits for who asks to take more of it: others wait for their turn meanwhile.
+	podResourcesPatience = 5 * time.Second
+)
 
 // podResources answers requests for that, one at a time. While nobody asks it holds nothing: all pods are listed for each answer.
 type podResources struct {
+	ctx    context.Context // of the member: no answer outlives it
 	list   func(context.Context) (*kube.PodResources, error)
 	active func() bool // as with kube-scheduler, who stands by tells nothing: others would count pods twice
 	log    *slog.Logger
 	turn   chan struct{} // holds one value while one is answered
 	failed bool          // the last one; of whose turn it is
+
+	timeout, patience time.Duration
 }
 
-func newPodResources(list func(context.Context) (*kube.PodResources, error), active func() bool, log *slog.Logger) *podResources {
-	return &podResources{list: list, active: active, log: log, turn: make(chan struct{}, 1)}
+// newPodResources returns a handler that answers until ctx ends.
+func newPodResources(ctx context.Context, list func(context.Context) (*kube.PodResources, error), active func() bool, log *slog.Logger) *podResources {
+	return &podResources{ctx: ctx, list: list, active: active, log: log, turn: make(chan struct{}, 1), timeout: podResourcesTimeout, patience: podResourcesPatience}
 }
 
 // ServeHTTP implements http.Handler.
@@ -52,12 +60,17 @@ func (p *podResources) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "another scrape of all pods is being answered", http.StatusServiceUnavailable)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), podResourcesTimeout)
+	end := time.Now().Add(p.timeout)
+	ctx, cancel := context.WithDeadline(r.Context(), end)
 	defer cancel()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(podResourcesTimeout)) // not all writers can
+	defer context.AfterFunc(p.ctx, cancel)()
+	if p.ctx.Err() != nil {
+		cancel()
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(end) // not all writers can
 	all, err := p.list(ctx)
 	if err != nil {
-		if !p.failed { // it may be asked for as often as somebody likes
+		if !p.failed && p.ctx.Err() == nil { // it may be asked for as often as somebody likes
 			p.failed = true
 			if r.Context().Err() != nil {
 				err = fmt.Errorf("whoever asked has not waited for it: a scrape_timeout of %v would do: %w", podResourcesTimeout, err)
@@ -68,12 +81,34 @@ func (p *podResources) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.failed = false
-	to := io.Writer(w)
+	to := io.Writer(&impatient{w, ctx, http.NewResponseController(w), p.patience, end})
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		w.Header().Set("Content-Encoding", "gzip")
-		zipped, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // a level that there is
+		zipped, _ := gzip.NewWriterLevel(to, gzip.BestSpeed) // a level that there is
 		defer zipped.Close()
 		to = zipped
 	}
 	_, _ = all.WriteTo(to) // who does not read it does not need it
+}
+
+// impatient writes an answer as long as who gets it takes more of it, and ctx has not ended.
+type impatient struct {
+	http.ResponseWriter
+	ctx      context.Context
+	control  *http.ResponseController
+	patience time.Duration // from write to write
+	end      time.Time     // of all
+}
+
+// Write implements io.Writer.
+func (i *impatient) Write(b []byte) (int, error) {
+	if err := i.ctx.Err(); err != nil {
+		return 0, err
+	}
+	until := time.Now().Add(i.patience)
+	if until.After(i.end) {
+		until = i.end
+	}
+	_ = i.control.SetWriteDeadline(until)
+	return i.ResponseWriter.Write(b)
 }

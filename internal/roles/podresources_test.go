@@ -4,12 +4,15 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -40,7 +43,7 @@ func scrape(h http.Handler, method string, headers ...string) *httptest.Response
 
 func TestPodsAreToldByWhoPlacesThem(t *testing.T) {
 	active := true
-	h := newPodResources(aPod, func() bool { return active }, slog.New(slog.DiscardHandler))
+	h := newPodResources(t.Context(), aPod, func() bool { return active }, slog.New(slog.DiscardHandler))
 	if w := scrape(h, "GET"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), ofAPod) || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain; version=0.0.4") {
 		t.Errorf("%d %v: %s", w.Code, w.Header(), w.Body)
 	}
@@ -63,7 +66,7 @@ func TestPodsAreToldByWhoPlacesThem(t *testing.T) {
 
 func TestOneListOfAllPodsIsMadeAtATime(t *testing.T) {
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	h := newPodResources(func(ctx context.Context) (*kube.PodResources, error) {
+	h := newPodResources(t.Context(), func(ctx context.Context) (*kube.PodResources, error) {
 		if _, bounded := ctx.Deadline(); !bounded {
 			t.Error("it may take for ever")
 		}
@@ -85,7 +88,7 @@ func TestOneListOfAllPodsIsMadeAtATime(t *testing.T) {
 
 func TestAListOfPodsThatFailsIsNoHalfAnswerAndLoggedOnce(t *testing.T) {
 	logs, fails := &logtest.Buffer{}, true
-	h := newPodResources(func(ctx context.Context) (*kube.PodResources, error) {
+	h := newPodResources(t.Context(), func(ctx context.Context) (*kube.PodResources, error) {
 		if fails {
 			return nil, errors.New("it is away")
 		}
@@ -99,5 +102,71 @@ func TestAListOfPodsThatFailsIsNoHalfAnswerAndLoggedOnce(t *testing.T) {
 	}
 	if n := strings.Count(logs.String(), "it is away"); n != 2 {
 		t.Errorf("%d lines:\n%s", n, logs)
+	}
+}
+
+// manyPods lists more than sockets keep of an answer that is not read.
+func manyPods(ctx context.Context) (*kube.PodResources, error) {
+	all, err := aPod(ctx)
+	pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Resources: v1.ResourceRequirements{Requests: v1.ResourceList{"cpu": resource.MustParse("100m")}}}}}}
+	pod.Namespace, pod.Name = "default", strings.Repeat("n", 250)
+	for range 100_000 {
+		all.Add(pod)
+	}
+	return all, err
+}
+
+func TestWhoDoesNotReadTheAnswerGivesItsTurnUp(t *testing.T) {
+	h := newPodResources(t.Context(), manyPods, func() bool { return true }, slog.New(slog.DiscardHandler))
+	h.timeout, h.patience = time.Hour, 100*time.Millisecond
+	server := httptest.NewServer(h)
+	defer server.Close()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", podResourcesPath); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 1000)); err != nil { // it is being answered
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		w := scrape(h, "GET", "gzip")
+		if w.Code == http.StatusOK {
+			return
+		}
+		if w.Code != http.StatusServiceUnavailable || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain") || time.Now().After(deadline) {
+			t.Fatalf("%d %v: %s", w.Code, w.Header(), w.Body)
+		}
+	}
+}
+
+func TestNoListOfPodsOutlivesItsMember(t *testing.T) {
+	ctx, end := context.WithCancel(t.Context())
+	logs, begun := &logtest.Buffer{}, make(chan struct{})
+	h := newPodResources(ctx, func(ctx context.Context) (*kube.PodResources, error) {
+		close(begun)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}, func() bool { return true }, slog.New(slog.NewTextHandler(logs, nil)))
+	h.timeout = time.Hour
+	answered := make(chan *httptest.ResponseRecorder)
+	go func() { answered <- scrape(h, "GET") }()
+	<-begun
+	end()
+	select {
+	case w := <-answered:
+		if w.Code != http.StatusServiceUnavailable || logs.String() != "" {
+			t.Errorf("%d, logged: %s", w.Code, logs)
+		}
+	case <-time.After(2 * time.Minute):
+		t.Error("it goes on")
+	}
+	h.list = manyPods
+	if w := scrape(h, "GET"); strings.Contains(w.Body.String(), "kube_pod_resource") {
+		t.Errorf("it is written on: %d", w.Body.Len())
 	}
 }
