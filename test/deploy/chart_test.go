@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -149,7 +150,7 @@ func TestTheChartSaysWhatTheKustomizationsSay(t *testing.T) {
 			}
 			for _, o := range rendered {
 				if o.GetKind() == "Job" { // kustomize knows no revisions
-					o.SetName(strings.TrimSuffix(o.GetName(), "-1"))
+					o.SetName(jobName.ReplaceAllString(o.GetName(), ""))
 				}
 				takeHelmsOwn(t, o)
 			}
@@ -259,23 +260,40 @@ func TestTheChartTakesAnEtcdInPlaintextWhenItIsToldTo(t *testing.T) {
 	}
 }
 
-// What a Job runs cannot be changed: one that is there would hold up an upgrade, or a rollback.
-func TestEachRevisionOfTheChartHasAJobOfItsOwn(t *testing.T) {
-	for revision := 1; revision <= 3; revision++ {
-		objects, err := helmRevision(revision, nil)
-		if err != nil {
-			t.Fatal(err)
+// jobName is what the chart adds to the name of a Job: the revision, and a hash of what it runs.
+var jobName = regexp.MustCompile(`-\d+-[0-9a-f]{8}$`)
+
+// What a Job runs cannot be changed: one that is there would hold up an upgrade, or a rollback. Who renders the chart and applies that has the first revision each time.
+func TestEachRevisionOfTheChartAndEachTextOfItHasAJobOfItsOwn(t *testing.T) {
+	names, specs := make(map[string]bool), make(map[string]any)
+	for _, text := range []string{"{}", "etcd: {resources: {requests: {memory: 1Gi}}}", "image: {tag: other}", "{image: {tag: other}, nodeSelector: {a: b}}", "podAnnotations: {a: b}"} {
+		for revision := 1; revision <= 3; revision++ {
+			objects, err := helmRevision(revision, values(t, text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			jobs := of(objects, "Job")
+			if len(jobs) != 1 {
+				t.Fatalf("with %s there are %d jobs", text, len(jobs))
+			}
+			for name, job := range jobs {
+				if !strings.HasPrefix(name, fmt.Sprintf("etcd-init-%d-", revision)) || !jobName.MatchString(name) {
+					t.Errorf("the job of revision %d is called %s", revision, name)
+				}
+				if was, there := specs[name]; there && !cmp.Equal(was, job.Object["spec"]) {
+					t.Errorf("%s is of two texts:\n%s", name, cmp.Diff(was, job.Object["spec"]))
+				}
+				specs[name], names[name] = job.Object["spec"], true
+				// The policies know its pods by this.
+				label, _, err := unstructured.NestedString(job.Object, "spec", "template", "metadata", "labels", "app.kubernetes.io/name")
+				if err != nil || label != "etcd-init" {
+					t.Errorf("pods of %s are labelled %q, %v, want etcd-init", name, label, err)
+				}
+			}
 		}
-		want := []string{fmt.Sprintf("etcd-init-%d", revision)}
-		jobs := of(objects, "Job")
-		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(jobs))); diff != "" {
-			t.Fatalf("jobs of revision %d (-want +got):\n%s", revision, diff)
-		}
-		// The policies know its pods by this.
-		label, _, err := unstructured.NestedString(jobs[want[0]].Object, "spec", "template", "metadata", "labels", "app.kubernetes.io/name")
-		if err != nil || label != "etcd-init" {
-			t.Errorf("pods of %s are labelled %q, %v, want etcd-init", want[0], label, err)
-		}
+	}
+	if len(names) != 3*4 { // one of the values is none of its
+		t.Errorf("there are %d names: %v", len(names), slices.Sorted(maps.Keys(names)))
 	}
 }
 
