@@ -140,6 +140,7 @@ func TestTheChartSaysWhatTheKustomizationsSay(t *testing.T) {
 		overlay("default-scheduler"): {"schedulerName": "default-scheduler", "ownSchedulerName": "kube-scheduler"},
 		monitored:                    {"podMonitor": map[string]any{"enabled": true}},
 		assigned:                     {"assignNamespaces": map[string]any{"enabled": true}, "priorityClassName": "system-cluster-critical"},
+		ownScheduled:                 {"schedulerName": "default-scheduler", "ownSchedulerName": "kube-scheduler", "ownSchedulerNamespaces": map[string]any{"enabled": true}},
 		withYoda:                     {"podMonitor": map[string]any{"enabled": true}, "yoda": map[string]any{"enabled": true}},
 		defaultWithYoda:              {"schedulerName": "default-scheduler", "ownSchedulerName": "kube-scheduler", "yoda": map[string]any{"enabled": true}},
 	} {

@@ -20,6 +20,9 @@ const monitored = "testdata/monitored"
 // assigned is an overlay with the components that need no more than an API server.
 const assigned = "testdata/assigned"
 
+// ownScheduled is the one in kube-scheduler's place, with what its own pods need placed by the scheduler of its own pods.
+const ownScheduled = "testdata/own-scheduler"
+
 // These are the overlays with Yoda, the first one with what has Prometheus scrape it, too.
 const (
 	withYoda        = "testdata/yoda"
