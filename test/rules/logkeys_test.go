@@ -169,7 +169,7 @@ func TestWhatLogsLinesForPodsBoundsThem(t *testing.T) {
 			})
 		}
 	}
-	for _, path := range []string{"services/binder", "services/queue", "internal/extender", "internal/pluginhost"} {
+	for _, path := range []string{"services/binder", "services/queue", "internal/extender", "internal/pluginhost", "internal/source/local"} {
 		if !bounds[path] {
 			t.Errorf("%s logs by no logger of logs.Bounded", path)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/coord"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/manifest"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
@@ -81,6 +82,7 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	cfg.Log = logs.Bounded(cfg.Log)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
