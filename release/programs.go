@@ -130,8 +130,12 @@ func cCompiler(arch string) string {
 // was asked for.
 func (r *release) compile(ctx context.Context, p program, on platform, compiler string) (*built, error) {
 	b := &built{program: p, platform: on, file: filepath.Join(r.work, on.os+"_"+on.arch, p.name)}
+	flags := "-s -w " + fmt.Sprintf(memberFlags, r.version, r.revision())
+	if on.os != "darwin" { // macOS wants an LC_UUID of each program, which Go's linker makes from the build id
+		flags += " -buildid=" // of cgo's it has the name of the C compiler
+	}
 	args := []string{"build", "-trimpath", "-buildvcs=false", // what git says differs before and after the tag is made
-		"-ldflags=-s -w -buildid= " + fmt.Sprintf(memberFlags, r.version, r.revision()), "-o", b.file, p.path}
+		"-ldflags=" + flags, "-o", b.file, p.path}
 	if _, err := command(ctx, filepath.Join(r.repo, p.dir), r.environment(on, compiler), "go", args...); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,8 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"debug/macho"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -435,6 +437,7 @@ func TestImagesAreWhatTheDockerfileMakes(t *testing.T) {
 func TestTwoReleasesOfACommitAreTheSameBytes(t *testing.T) {
 	repo := small(t)
 	var sums [2]string
+	var ids []string
 	for i := range sums {
 		clone := filepath.Join(t.TempDir(), strings.Repeat("deeper", i), "clone")
 		run(t, ".", "git", "clone", "--quiet", repo, clone)
@@ -442,7 +445,7 @@ func TestTwoReleasesOfACommitAreTheSameBytes(t *testing.T) {
 			run(t, clone, "git", "tag", "v9.9.9") // git describes it otherwise
 		}
 		c := &config{
-			repo: clone, version: "v1.2.3", dryRun: true, what: static(), platforms: []platform{{"linux", runtime.GOARCH}}, log: t.Output(),
+			repo: clone, version: "v1.2.3", dryRun: true, what: static(), platforms: []platform{{"linux", runtime.GOARCH}, {"darwin", "amd64"}, {"darwin", "arm64"}}, log: t.Output(),
 			goCache: t.TempDir(), // all is compiled again
 		}
 		dir, err := c.run(t.Context())
@@ -450,6 +453,7 @@ func TestTwoReleasesOfACommitAreTheSameBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		sums[i] = string(read(t, dir, "SHA256SUMS"))
+		ids = append(ids, uuid(t, filepath.Join(dir, "kubectl-berth_darwin_arm64.tar.gz")), uuid(t, filepath.Join(dir, "kubectl-berth_darwin_amd64.tar.gz")))
 		if got := run(t, clone, "git", "tag", "--list", "v1.2.3"); got != "" {
 			t.Errorf("a dry run has made the tag %s", got)
 		}
@@ -457,6 +461,26 @@ func TestTwoReleasesOfACommitAreTheSameBytes(t *testing.T) {
 	if diff := cmp.Diff(sums[0], sums[1]); diff != "" || sums[0] == "" {
 		t.Errorf("SHA256SUMS (-first +second):\n%s", diff)
 	}
+	if ids[0] != ids[2] || ids[1] != ids[3] || ids[0] == ids[1] {
+		t.Errorf("programs for macOS have the UUIDs %q: want two of arm64 and of amd64 that are the same", ids)
+	}
+}
+
+// uuid returns the LC_UUID of the program for macOS in an archive, without which macOS does not let it speak to its network.
+func uuid(t *testing.T, archive string) string {
+	t.Helper()
+	const lcUUID = 0x1b
+	f, err := macho.NewFile(bytes.NewReader(unpacked(t, read(t, archive))[0].content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range f.Loads {
+		if raw := l.Raw(); f.ByteOrder.Uint32(raw) == lcUUID {
+			return hex.EncodeToString(raw[8:])
+		}
+	}
+	t.Errorf("%s has no LC_UUID", archive)
+	return ""
 }
 
 // TestThePluginIsTheSameBytesFromTwoClones compiles a real program, from what is committed or could be.
