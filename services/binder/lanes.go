@@ -344,8 +344,11 @@ func (t *term) takeIn(ctx, calls context.Context, p *placement, o source.Outcome
 		}
 		return false, t.settle(p, o)
 	}
-	failed.add(p, o.Err)
-	if !errors.Is(o.Err, source.ErrChanged) {
+	changed := errors.Is(o.Err, source.ErrChanged)
+	if !changed || p.failed > 0 { // that somebody has written to the pod is no trouble, unless it happens again and again
+		failed.add(p, o.Err)
+	}
+	if !changed {
 		t.fails(p.with())
 	}
 	t.metrics.binds.WithLabelValues(resultName(o.Result)).Inc()

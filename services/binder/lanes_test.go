@@ -1,9 +1,11 @@
 package binder
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -418,6 +420,8 @@ func TestAPodThatOthersChangeIsTriedAgainAtOnce(t *testing.T) {
 		src.setPod(pod("p", 100))
 		term := pureTerm(t, single{src})
 		observe(t, term, node("a", 1000), pod("p", 100))
+		var logged bytes.Buffer
+		term.log = slog.New(slog.NewTextHandler(&logged, nil))
 		began := time.Now()
 		var last time.Duration
 		tries := 0
@@ -437,6 +441,9 @@ func TestAPodThatOthersChangeIsTriedAgainAtOnce(t *testing.T) {
 		synctest.Wait()
 		if want := changedTries * bindBackoff.first; where(term, "p") != "bound on a" || last != want {
 			t.Errorf("p is %s, after %v; want it bound after %v", where(term, "p"), last, want)
+		}
+		if logged.Len() > 0 {
+			t.Errorf("it is told as if something were the matter: %s", &logged)
 		}
 	})
 }
