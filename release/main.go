@@ -81,6 +81,9 @@ func (c *config) run(ctx context.Context) (dir string, err error) {
 	if r.tagged != "" && r.tagged != r.commit && !c.dryRun {
 		return "", fmt.Errorf("the tag %s is at %s, and this is %s: a version that has been released is never made again from something else; choose another", c.version, r.tagged, r.commit)
 	}
+	if r.places, err = places(ctx, c.repo); err != nil {
+		return "", err
+	}
 	notes, err := notesOf(filepath.Join(c.repo, "CHANGELOG.md"), c.version, c.dryRun)
 	if err != nil {
 		return "", err
@@ -146,6 +149,8 @@ type release struct {
 	state
 	dir  string // its folder, until it is whole
 	work string // in that: what does not stay
+
+	places []string // settings of Go that programs are compiled with
 
 	built     []built           // programs, in the order of the table, each by platform
 	archives  map[string]string // SHA-256 of archives, by name

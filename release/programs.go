@@ -6,6 +6,7 @@ import (
 	"context"
 	"debug/buildinfo"
 	"debug/elf"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -151,7 +152,7 @@ func (r *release) compile(ctx context.Context, p program, on platform, compiler 
 		return nil, fmt.Errorf("%s was compiled by %s, and others by %s: set GOTOOLCHAIN to one of them", p.name, b.info.GoVersion, r.toolchain)
 	}
 	for _, s := range b.info.Settings {
-		if strings.HasPrefix(s.Key, "vcs") || s.Key == "GOEXPERIMENT" || s.Key == "-tags" {
+		if strings.HasPrefix(s.Key, "vcs") || s.Key == "GOEXPERIMENT" || s.Key == "GOFIPS140" || s.Key == "-tags" {
 			return nil, fmt.Errorf("%s was compiled with %s=%s, which is not to be in a release: unset it (go env)", p.name, s.Key, s.Value)
 		}
 	}
@@ -164,15 +165,38 @@ func (r *release) compile(ctx context.Context, p program, on platform, compiler 
 	return b, nil
 }
 
-// environment is that of a compilation: this process' without what would change the outcome.
+// ofPlace are settings of Go that say where things lie and come from. Whoever makes a release may have set them, as they change no byte.
+var ofPlace = []string{"GOAUTH", "GOCACHE", "GOINSECURE", "GOMODCACHE", "GONOPROXY", "GONOSUMDB", "GOPATH", "GOPRIVATE", "GOPROXY", "GOSUMDB", "GOTMPDIR", "GOTOOLCHAIN", "GOVCS"}
+
+// passed are the variables that programs are compiled with besides, if they are set: what the tools need, and nothing that compilers read.
+var passed = []string{"PATH", "HOME", "TMPDIR", "USER", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR", "SSH_AUTH_SOCK"}
+
+// places reads ofPlace, also what "go env -w" has written, which nothing is compiled with.
+func places(ctx context.Context, repo string) ([]string, error) {
+	text, err := command(ctx, repo, nil, "go", append([]string{"env", "-json"}, ofPlace...)...)
+	if err != nil {
+		return nil, err
+	}
+	var set map[string]string
+	if err := json.Unmarshal(text, &set); err != nil {
+		return nil, fmt.Errorf("read what go env says: %w", err)
+	}
+	var env []string
+	for _, name := range ofPlace {
+		env = append(env, name+"="+set[name])
+	}
+	return env, nil
+}
+
+// environment is that of a compilation: the same for everybody but for where things lie.
 func (r *release) environment(on platform, compiler string) []string {
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		keep := []string{"GOPATH", "GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GOTOOLCHAIN", "GOTMPDIR", "GOROOT", "GOMAXPROCS"}
-		return strings.HasPrefix(name, "GO") && !slices.Contains(keep, name) || strings.HasPrefix(name, "CGO_") || name == "CC"
-	})
-	env = append(env, "GOOS="+on.os, "GOARCH="+on.arch, "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off",
-		"GOFLAGS=-mod=readonly") // not empty: else those of go env -w count
+	env := slices.Clone(r.places)
+	for _, name := range passed {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	env = append(env, "GOENV=off", "GOOS="+on.os, "GOARCH="+on.arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GOWORK=off", "GOFLAGS=-mod=readonly", "LC_ALL=C")
 	if r.goCache != "" {
 		env = append(env, "GOCACHE="+r.goCache)
 	}

@@ -466,6 +466,35 @@ func TestTwoReleasesOfACommitAreTheSameBytes(t *testing.T) {
 	}
 }
 
+// TestSettingsOfWhoMakesItDoNotMatter has such as change bytes, by the environment and by what "go env -w" writes.
+func TestSettingsOfWhoMakesItDoNotMatter(t *testing.T) {
+	repo := small(t)
+	write(t, repo, map[string]string{ // with C in it: what C compilers read has to matter
+		"cmd/c/main.go": "package main\n\n// #if __has_include(<secret.h>)\n// #define SECRET 3\n// #endif\n// #ifndef SECRET\n// #define SECRET 0\n// #endif\n// int secret(void) { return SECRET; }\nimport \"C\"\nimport \"" + mainModule + "/internal/member\"\n\nfunc main() { println(\"c\", C.secret(), member.Build()) }\n",
+	})
+	commit(t, repo)
+	on := platform{"linux", runtime.GOARCH}
+	what := append(static(), program{name: "c", dir: ".", path: "./cmd/c", on: servers, cgo: true})
+	release := func() string {
+		c := &config{repo: repo, version: "v1.2.3", dryRun: true, what: what, platforms: []platform{on}, log: t.Output(), goCache: t.TempDir()}
+		dir, err := c.run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(read(t, dir, "SHA256SUMS"))
+	}
+	plain := release()
+	config, header := t.TempDir(), t.TempDir()
+	write(t, config, map[string]string{"go/env": "GOPROXY=" + run(t, ".", "go", "env", "GOPROXY") + "\nGOFIPS140=latest\nGOEXPERIMENT=noregabi\nGOAMD64=v3\nGOARM64=v9.0\nGOFLAGS=-tags=x\nCGO_CFLAGS=-O0 -DSECRET=1\nCGO_LDFLAGS=-Wl,--build-id=sha1\n"})
+	write(t, header, map[string]string{"secret.h": ""})
+	for name, value := range map[string]string{"XDG_CONFIG_HOME": config, "CGO_CPPFLAGS": "-DSECRET=2", "GO_LDFLAGS": "-w", "GODEBUG": "x509sha1=1", "CPATH": header, "C_INCLUDE_PATH": header, "LIBRARY_PATH": header, "SOURCE_DATE_EPOCH": "1"} {
+		t.Setenv(name, value)
+	}
+	if diff := cmp.Diff(plain, release()); diff != "" {
+		t.Errorf("SHA256SUMS (-plain +with settings):\n%s", diff)
+	}
+}
+
 // uuid returns the LC_UUID of the program for macOS in an archive, without which macOS does not let it speak to its network.
 func uuid(t *testing.T, archive string) string {
 	t.Helper()
@@ -504,6 +533,9 @@ func TestThePluginIsTheSameBytesFromTwoClones(t *testing.T) {
 		r := &release{config: &config{repo: clone, version: "v0.0.1", log: t.Output()}, dir: t.TempDir(), archives: make(map[string]string)}
 		r.work = filepath.Join(r.dir, "work")
 		var err error
+		if r.places, err = places(t.Context(), clone); err != nil {
+			t.Fatal(err)
+		}
 		if r.state, err = inspect(t.Context(), clone, r.version); err != nil {
 			t.Fatal(err)
 		}
