@@ -167,7 +167,7 @@ var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([
 // licenses returns the licenses and notices of everything that is linked into a program and is not Berth's, as most of them want them passed on.
 // A module without any is an error.
 func (r *release) licenses(ctx context.Context, b *built) ([]byte, error) {
-	dir := filepath.Join(r.repo, b.dir)
+	dir := filepath.Join(r.source, b.dir)
 	root, err := command(ctx, dir, r.environment(b.platform, ""), "go", "env", "GOROOT")
 	if err != nil {
 		return nil, err

@@ -40,7 +40,7 @@ func main() {
 	flag.StringVar(&c.repo, "repo", "..", "the top of the repository")
 	flag.StringVar(&c.out, "out", "", "where the folder of the release is made; empty: .bin/release in the repository")
 	flag.StringVar(&c.version, "version", "", "the version, such as v0.1.0")
-	flag.BoolVar(&c.dryRun, "dry-run", false, "make no tag, and take a tree that is not committed, and a version without a section in CHANGELOG.md")
+	flag.BoolVar(&c.dryRun, "dry-run", false, "make no tag and a folder VERSION-dry-run, and take a tree that is not committed, and a version without a section in CHANGELOG.md")
 	flag.StringVar(&platforms, "platforms", "", "only these, in a dry run, such as linux/amd64,linux/arm64; empty: all")
 	flag.Parse()
 	c.log = os.Stdout
@@ -71,6 +71,20 @@ func (c *config) run(ctx context.Context) (dir string, err error) {
 	if c.repo, err = filepath.Abs(c.repo); err != nil {
 		return "", fmt.Errorf("find the repository: %w", err)
 	}
+	if c.what == nil {
+		c.what = programs
+	}
+	if c.out == "" {
+		c.out = filepath.Join(c.repo, ".bin", "release")
+	}
+	name := c.version
+	if c.dryRun {
+		name += "-dry-run" // never in the place of a release
+	}
+	dir = filepath.Join(c.out, name)
+	if signed, _ := filepath.Glob(filepath.Join(dir, "*.sigstore.json")); len(signed) > 0 {
+		return "", fmt.Errorf("%s is signed: it is not made anew; move it away, or give another --out", dir)
+	}
 	r := &release{config: c}
 	if r.state, err = inspect(ctx, c.repo, c.version); err != nil {
 		return "", err
@@ -81,34 +95,44 @@ func (c *config) run(ctx context.Context) (dir string, err error) {
 	if r.tagged != "" && r.tagged != r.commit && !c.dryRun {
 		return "", fmt.Errorf("the tag %s is at %s, and this is %s: a version that has been released is never made again from something else; choose another", c.version, r.tagged, r.commit)
 	}
+	if r.tagged == "" && !c.dryRun {
+		if err := mayTag(ctx, c.repo); err != nil {
+			return "", err
+		}
+	}
 	if r.places, err = places(ctx, c.repo); err != nil {
 		return "", err
 	}
-	notes, err := notesOf(filepath.Join(c.repo, "CHANGELOG.md"), c.version, c.dryRun)
-	if err != nil {
-		return "", err
-	}
-	if c.what == nil {
-		c.what = programs
-	}
-	if c.out == "" {
-		c.out = filepath.Join(c.repo, ".bin", "release")
-	}
-	partial := filepath.Join(c.out, "."+c.version+".partial")
+	partial := filepath.Join(c.out, "."+name+".partial")
 	if err := os.RemoveAll(partial); err != nil {
 		return "", fmt.Errorf("remove what an earlier run has left: %w", err)
 	}
-	if err := os.MkdirAll(partial, 0o755); err != nil {
+	r.dir, r.work = partial, filepath.Join(partial, "work")
+	if err := os.MkdirAll(r.work, 0o755); err != nil {
 		return "", fmt.Errorf("make the folder of the release: %w", err)
 	}
 	defer os.RemoveAll(partial)
-	r.dir, r.work = partial, filepath.Join(partial, "work")
+	// From here on the repository is not read any more, but what has been committed: it may change, and has files that git ignores.
+	r.source = c.repo
+	if !r.dirty {
+		r.source = filepath.Join(r.work, "source")
+		if err := export(ctx, c.repo, r.commit, filepath.Join(r.work, "index"), r.source); err != nil {
+			return "", err
+		}
+	}
+	notes, err := notesOf(filepath.Join(r.source, "CHANGELOG.md"), c.version, c.dryRun)
+	if err != nil {
+		return "", err
+	}
+	if err := r.findCompilers(ctx); err != nil {
+		return "", err
+	}
 
 	// 2. The parts.
 	if err := r.write("CHANGES.md", []byte(notes)); err != nil {
 		return "", err
 	}
-	for _, step := range []func(context.Context) error{r.programs, r.images, r.chart, r.krew, r.metadata} {
+	for _, step := range []func(context.Context) error{r.chart, r.programs, r.images, r.krew, r.metadata} {
 		if err := step(ctx); err != nil {
 			return "", err
 		}
@@ -121,7 +145,6 @@ func (c *config) run(ctx context.Context) (dir string, err error) {
 	if err := r.sums(); err != nil {
 		return "", err
 	}
-	dir = filepath.Join(c.out, c.version)
 	if err := os.RemoveAll(dir); err != nil {
 		return "", fmt.Errorf("remove the folder of an earlier run: %w", err)
 	}
@@ -135,8 +158,8 @@ func (c *config) run(ctx context.Context) (dir string, err error) {
 	case r.tagged != "":
 		r.say("the tag %s is there already, at this commit", c.version)
 	default:
-		if err := tag(ctx, c.repo, c.version); err != nil {
-			return "", err
+		if err := tag(ctx, c.repo, c.version, r.commit); err != nil {
+			return "", fmt.Errorf("the release is made, and has no tag yet: %w", err)
 		}
 		r.say("made the tag %s; docs/releasing.md says what comes next", c.version)
 	}
@@ -147,17 +170,19 @@ func (c *config) run(ctx context.Context) (dir string, err error) {
 type release struct {
 	*config
 	state
-	dir  string // its folder, until it is whole
-	work string // in that: what does not stay
+	dir    string // its folder, until it is whole
+	work   string // in that: what does not stay
+	source string // what it is made from: what the commit has, or the repository itself in a dry run of a tree that is not committed
 
-	places []string // settings of Go that programs are compiled with
+	places []string          // settings of Go that programs are compiled with
+	cc     map[string]string // C compilers, by the processor that they compile for
 
 	built     []built           // programs, in the order of the table, each by platform
 	archives  map[string]string // SHA-256 of archives, by name
 	pushed    []image           // images
 	leftOut   []string          // what this machine could not make, and why
 	toolchain string            // the version of Go that compiled everything
-	compilers []string          // what C compilers call themselves that compiled something
+	compilers []string          // what C compilers call themselves that compile something
 }
 
 func (r *release) say(format string, args ...any) { fmt.Fprintf(r.log, format+"\n", args...) }

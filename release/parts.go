@@ -27,7 +27,7 @@ var (
 
 // chart writes the chart's archive, as "helm package" would but for times: of the release's version, with the release's images.
 func (r *release) chart(context.Context) error {
-	chart, err := loader.LoadDir(filepath.Join(r.repo, "deploy", "helm", "berth"))
+	chart, err := loader.LoadDir(filepath.Join(r.source, "deploy", "helm", "berth"))
 	if err != nil {
 		return fmt.Errorf("read the chart: %w", err)
 	}
@@ -75,7 +75,7 @@ func (r *release) chart(context.Context) error {
 
 // krew writes the manifest of the kubectl plugin. In a dry run of some platforms the sums of others stay open.
 func (r *release) krew(context.Context) error {
-	text, err := os.ReadFile(filepath.Join(r.repo, "deploy", "krew", "berth.yaml"))
+	text, err := os.ReadFile(filepath.Join(r.source, "deploy", "krew", "berth.yaml"))
 	if err != nil {
 		return fmt.Errorf("read the plugin's manifest: %w", err)
 	}
@@ -101,15 +101,23 @@ func (r *release) krew(context.Context) error {
 
 // metadata writes what the release was made from, for who wants to make it again, and the images' digests.
 func (r *release) metadata(context.Context) error {
+	var on []string
+	for _, p := range clients {
+		if r.wants(p) {
+			on = append(on, p.String())
+		}
+	}
 	text, err := json.MarshalIndent(struct {
-		Version  string   `json:"version"`
-		Revision string   `json:"revision"`
-		Created  string   `json:"created"`   // when the commit was made
-		Go       string   `json:"goVersion"` // the same makes the same bytes
-		C        []string `json:"cCompilers,omitempty"`
-		LeftOut  []string `json:"leftOut,omitempty"`
-		Images   []image  `json:"images"`
-	}{r.version, r.revision(), r.created.Format(time.RFC3339), r.toolchain, r.compilers, r.leftOut, r.pushed}, "", "  ")
+		Version   string   `json:"version"`
+		DryRun    bool     `json:"dryRun,omitempty"` // it is no release
+		Revision  string   `json:"revision"`
+		Created   string   `json:"created"`   // when the commit was made
+		Go        string   `json:"goVersion"` // the same makes the same bytes
+		C         []string `json:"cCompilers,omitempty"`
+		Platforms []string `json:"platforms"`
+		LeftOut   []string `json:"leftOut,omitempty"`
+		Images    []image  `json:"images"`
+	}{r.version, r.dryRun, r.revision(), r.created.Format(time.RFC3339), r.toolchain, r.compilers, on, r.leftOut, r.pushed}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode what the release is made from: %w", err)
 	}

@@ -76,21 +76,10 @@ func (r *release) programs(ctx context.Context) error {
 			}
 			compiler := ""
 			if p.cgo {
-				if compiler = cCompiler(on.arch); compiler == "" {
-					if !r.dryRun {
-						return fmt.Errorf("compile %s for %s: there is no C compiler for it; Debian's are gcc, gcc-aarch64-linux-gnu with libc6-dev-arm64-cross, and gcc-x86-64-linux-gnu with libc6-dev-amd64-cross", p.name, on)
-					}
+				if compiler = r.cc[on.arch]; compiler == "" {
 					r.leave("%s for %s: there is no C compiler for it here", p.name, on)
 					continue
 				}
-			}
-			if compiler != "" {
-				is, err := command(ctx, r.repo, nil, compiler, "--version")
-				if err != nil {
-					return err
-				}
-				first, _, _ := strings.Cut(string(is), "\n")
-				r.compilers = append(r.compilers, first)
 			}
 			b, err := r.compile(ctx, p, on, compiler)
 			if err != nil {
@@ -107,6 +96,41 @@ func (r *release) programs(ctx context.Context) error {
 	}
 	return nil
 }
+
+// findCompilers finds the C compilers that are needed, and tries each. Only a dry run goes without.
+func (r *release) findCompilers(ctx context.Context) error {
+	r.cc = make(map[string]string)
+	for _, p := range r.what {
+		for _, on := range p.on {
+			if !p.cgo || !r.wants(on) || r.cc[on.arch] != "" {
+				continue
+			}
+			name := cCompiler(on.arch)
+			if name == "" {
+				if !r.dryRun {
+					return fmt.Errorf("compile %s for %s: there is no C compiler for it; %s", p.name, on, debians)
+				}
+				continue
+			}
+			is, err := command(ctx, r.work, nil, name, "--version")
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(r.work, "try.c"), []byte("#include <stdlib.h>\nint main(void) { return abs(0); }\n"), 0o644); err != nil {
+				return fmt.Errorf("try the C compiler %s: %w", name, err)
+			}
+			if _, err := command(ctx, r.work, r.environment(on, name), name, "-o", "try", "try.c"); err != nil {
+				return fmt.Errorf("the C compiler %s does not work: has it a C library? %s: %w", name, debians, err)
+			}
+			first, _, _ := strings.Cut(string(is), "\n")
+			r.cc[on.arch], r.compilers = name, append(r.compilers, first)
+		}
+	}
+	return nil
+}
+
+// debians is where Debian has C compilers.
+const debians = "Debian's are gcc, gcc-aarch64-linux-gnu with libc6-dev-arm64-cross, and gcc-x86-64-linux-gnu with libc6-dev-amd64-cross"
 
 // leave notes what the release has not.
 func (r *release) leave(format string, args ...any) {
@@ -137,7 +161,7 @@ func (r *release) compile(ctx context.Context, p program, on platform, compiler 
 	}
 	args := []string{"build", "-trimpath", "-buildvcs=false", // what git says differs before and after the tag is made
 		"-ldflags=" + flags, "-o", b.file, p.path}
-	if _, err := command(ctx, filepath.Join(r.repo, p.dir), r.environment(on, compiler), "go", args...); err != nil {
+	if _, err := command(ctx, filepath.Join(r.source, p.dir), r.environment(on, compiler), "go", args...); err != nil {
 		return nil, err
 	}
 	content, err := os.ReadFile(b.file)
@@ -231,7 +255,7 @@ func (r *release) pack(ctx context.Context, b *built) error {
 	if err != nil {
 		return fmt.Errorf("read what was compiled: %w", err)
 	}
-	license, err := os.ReadFile(filepath.Join(r.repo, "LICENSE"))
+	license, err := os.ReadFile(filepath.Join(r.source, "LICENSE"))
 	if err != nil {
 		return fmt.Errorf("read the license: %w", err)
 	}

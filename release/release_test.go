@@ -293,12 +293,14 @@ func TestAReleaseHasProgramsImagesChartManifestAndBillsOfMaterials(t *testing.T)
 	// 6. What it was made from.
 	var metadata struct {
 		Version, Revision, Created, GoVersion string
+		DryRun                                bool
+		Platforms                             []string
 		Images                                []image
 	}
 	if err := json.Unmarshal(read(t, dir, "release.json"), &metadata); err != nil {
 		t.Fatal(err)
 	}
-	if metadata.Version != "v1.2.3" || metadata.Revision != head || metadata.Created != committed.Format(time.RFC3339) || metadata.GoVersion != runtime.Version() || len(metadata.Images) != 3 {
+	if metadata.Version != "v1.2.3" || metadata.Revision != head || metadata.Created != committed.Format(time.RFC3339) || metadata.GoVersion != runtime.Version() || metadata.DryRun || len(metadata.Platforms) != len(clients) || len(metadata.Images) != 3 {
 		t.Errorf("release.json: %+v", metadata)
 	}
 	if got, want := string(read(t, dir, "image-digests.txt")), registry+"/berth@"+metadata.Images[0].Digest+"\n"; !strings.HasPrefix(got, want) {
@@ -530,7 +532,7 @@ func TestThePluginIsTheSameBytesFromTwoClones(t *testing.T) {
 	on := platform{"linux", runtime.GOARCH}
 	var all []*built
 	for _, clone := range []string{repo, other} {
-		r := &release{config: &config{repo: clone, version: "v0.0.1", log: t.Output()}, dir: t.TempDir(), archives: make(map[string]string)}
+		r := &release{config: &config{repo: clone, version: "v0.0.1", log: t.Output()}, dir: t.TempDir(), source: clone, archives: make(map[string]string)}
 		r.work = filepath.Join(r.dir, "work")
 		var err error
 		if r.places, err = places(t.Context(), clone); err != nil {
@@ -609,6 +611,7 @@ func TestWhatIsNoReleaseIsRefusedBeforeAnythingIsCompiled(t *testing.T) {
 		if dir, err := c.run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %s, %v, want an error that says %q", version, dir, err, want)
 		}
+		nothingIn(t, filepath.Join(c.repo, ".bin", "release"))
 	}
 	repo := small(t)
 	write(t, repo, map[string]string{"new.go": "package new\n"})
@@ -621,11 +624,173 @@ func TestWhatIsNoReleaseIsRefusedBeforeAnythingIsCompiled(t *testing.T) {
 			t.Errorf("%s, %v, want an error that says %q", dir, err, what)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(repo, ".bin")); !os.IsNotExist(err) {
-		t.Errorf("something was made: %v", err)
-	}
+	nothingIn(t, filepath.Join(repo, ".bin", "release"))
 	if _, err := parsePlatforms("linux/amd64,plan9/386"); err == nil || !strings.Contains(err.Error(), `"plan9/386" is none that Berth is released for`) {
 		t.Errorf("an unknown platform: %v", err)
+	}
+}
+
+// nothingIn fails the test if there is something in a folder.
+func nothingIn(t *testing.T, dir string) {
+	t.Helper()
+	if files, err := os.ReadDir(dir); len(files) > 0 || err != nil && !os.IsNotExist(err) {
+		t.Errorf("in %s there are %v, %v", dir, files, err)
+	}
+}
+
+// compiled fails the test when something is compiled.
+type compiled struct{ *testing.T }
+
+func (c compiled) Write(text []byte) (int, error) {
+	if bytes.Contains(text, []byte("compiled")) {
+		c.Errorf("%s", text)
+	}
+	return len(text), nil
+}
+
+func TestWhatWouldFailInTheEndFailsInTheBeginning(t *testing.T) {
+	refused := func(t *testing.T, c *config, want string) {
+		t.Helper()
+		c.version, c.log = "v1.2.3", compiled{t}
+		if dir, err := c.run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s, %v, want an error that says %q", dir, err, want)
+		}
+		nothingIn(t, filepath.Join(c.repo, ".bin", "release"))
+	}
+	t.Run("the tag would be nobody's", func(t *testing.T) {
+		repo := small(t)
+		run(t, repo, "git", "config", "user.useConfigOnly", "true")
+		run(t, repo, "git", "config", "--unset", "user.email")
+		t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
+		t.Setenv("GIT_CONFIG_SYSTEM", os.DevNull)
+		for _, name := range []string{"GIT_COMMITTER_EMAIL", "EMAIL"} { // set by who tests
+			t.Setenv(name, "")
+			if err := os.Unsetenv(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		refused(t, &config{repo: repo, what: static()}, "set user.name and user.email")
+	})
+	bin := func(t *testing.T, compiler string) {
+		t.Helper()
+		dir := t.TempDir()
+		for _, name := range []string{"go", "git"} {
+			path, err := exec.LookPath(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if compiler != "" {
+			for _, arch := range []string{"x86_64", "aarch64"} {
+				if err := os.WriteFile(filepath.Join(dir, arch+"-linux-gnu-gcc"), []byte(compiler), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		t.Setenv("PATH", dir)
+	}
+	t.Run("there is no C compiler", func(t *testing.T) {
+		repo := small(t)
+		bin(t, "")
+		refused(t, &config{repo: repo}, "compile berth-scv for linux/amd64: there is no C compiler for it")
+	})
+	t.Run("the C compiler has no C library", func(t *testing.T) {
+		repo := small(t)
+		bin(t, "#!/bin/sh\ntest \"$1\" = --version && echo it is version 1 || { echo 'no stdlib.h' >&2; exit 1; }\n")
+		refused(t, &config{repo: repo}, "the C compiler x86_64-linux-gnu-gcc does not work: has it a C library?")
+	})
+}
+
+// meanwhile commits something else as soon as something has been compiled.
+type meanwhile struct {
+	*testing.T
+	repo string
+	done bool
+}
+
+func (m *meanwhile) Write(text []byte) (int, error) {
+	if bytes.Contains(text, []byte("compiled")) && !m.done {
+		m.done = true
+		write(m.T, m.repo, map[string]string{
+			"LICENSE": "Nobody may use this.\n", "cmd/kubectl-berth/main.go": "package main\n\nfunc main() { println(\"another\") }\n", "deploy/krew/berth.yaml": "another\n",
+		})
+		commit(m.T, m.repo)
+	}
+	return len(text), nil
+}
+
+func TestWhatIsCommittedMeanwhileIsNotInTheRelease(t *testing.T) {
+	repo := small(t)
+	write(t, repo, map[string]string{".bin/x": "", ".git/info/exclude": "ignored.go\n", "cmd/berth/ignored.go": "package main\n\nfunc init() { println(\"ignored\") }\n"})
+	head := run(t, repo, "git", "rev-parse", "HEAD")
+	late := &meanwhile{T: t, repo: repo}
+	c := &config{repo: repo, version: "v1.2.3", what: static(), log: late}
+	dir, err := c.run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now := run(t, repo, "git", "rev-parse", "HEAD"); !late.done || now == head {
+		t.Fatalf("nothing was committed meanwhile: HEAD is %s", now)
+	}
+	if got := run(t, repo, "git", "rev-parse", "v1.2.3^{commit}"); got != head {
+		t.Errorf("the tag is at %s, want %s, of which the programs are", got, head)
+	}
+	for _, program := range []string{"berth", "kubectl-berth"} {
+		files := unpacked(t, read(t, dir, program+"_linux_"+runtime.GOARCH+".tar.gz"))
+		file := filepath.Join(t.TempDir(), program)
+		if err := os.WriteFile(file, files[0].content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if out, want := run(t, repo, file), program+" v1.2.3 "+head; out != want {
+			t.Errorf("%s says %q, want %q", program, out, want)
+		}
+		if got := string(files[1].content); got != "All may use this.\n" {
+			t.Errorf("the license of %s: %s", program, got)
+		}
+	}
+	if got := run(t, repo, "git", "status", "--porcelain"); got != "" {
+		t.Errorf("the release has changed the tree:\n%s", got)
+	}
+}
+
+func TestADryRunIsNeverInThePlaceOfARelease(t *testing.T) {
+	repo := small(t)
+	on := []platform{{"linux", runtime.GOARCH}}
+	out := filepath.Join(repo, ".bin", "release")
+	write(t, out, map[string]string{"v1.2.3/SHA256SUMS": "a release's\n"})
+	c := &config{repo: repo, version: "v1.2.3", dryRun: true, what: static()[:1], platforms: on, log: t.Output()}
+	dir, err := c.run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := filepath.Join(out, "v1.2.3-dry-run"); dir != want {
+		t.Errorf("the dry run is in %s, want %s", dir, want)
+	}
+	if got := string(read(t, out, "v1.2.3", "SHA256SUMS")); got != "a release's\n" {
+		t.Errorf("the release has now %q", got)
+	}
+	var metadata struct {
+		DryRun    bool
+		Platforms []string
+	}
+	if err := json.Unmarshal(read(t, dir, "release.json"), &metadata); err != nil {
+		t.Fatal(err)
+	}
+	if !metadata.DryRun || !slices.Equal(metadata.Platforms, []string{"linux/" + runtime.GOARCH}) {
+		t.Errorf("release.json: %+v", metadata)
+	}
+
+	// What is signed stays, also where a release is made anew.
+	write(t, out, map[string]string{"v1.2.3/SHA256SUMS.sigstore.json": "{}"})
+	again := &config{repo: repo, version: "v1.2.3", what: static(), log: compiled{t}}
+	if _, err := again.run(t.Context()); err == nil || !strings.Contains(err.Error(), "v1.2.3 is signed: it is not made anew") {
+		t.Errorf("over a release that is signed: %v", err)
+	}
+	if got := string(read(t, out, "v1.2.3", "SHA256SUMS.sigstore.json")); got != "{}" {
+		t.Errorf("the signature is now %q", got)
 	}
 }
 

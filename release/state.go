@@ -71,9 +71,27 @@ func inspect(ctx context.Context, repo, version string) (state, error) {
 	return s, err
 }
 
-// tag makes the annotated tag of a version, as whoever runs this.
-func tag(ctx context.Context, repo, version string) error {
-	_, err := git(ctx, repo, "tag", "--annotate", "--message", "Berth "+version, version)
+// export writes what a commit has into a folder. index is a file that git keeps meanwhile.
+func export(ctx context.Context, repo, commit, index, dir string) error {
+	env := append(os.Environ(), "GIT_INDEX_FILE="+index) // else it is the repository's own
+	if _, err := command(ctx, repo, env, "git", "read-tree", commit); err != nil {
+		return err
+	}
+	_, err := command(ctx, repo, env, "git", "checkout-index", "--all", "--prefix="+dir+"/")
+	return err
+}
+
+// mayTag returns why a tag could not be made, as far as that can be known without making it: git does not know by whom it would be.
+func mayTag(ctx context.Context, repo string) error {
+	if _, err := git(ctx, repo, "var", "GIT_COMMITTER_IDENT"); err != nil {
+		return fmt.Errorf("the tag would be nobody's: set user.name and user.email (git config): %w", err)
+	}
+	return nil
+}
+
+// tag makes the annotated tag of a version at a commit, as whoever runs this.
+func tag(ctx context.Context, repo, version, commit string) error {
+	_, err := git(ctx, repo, "tag", "--annotate", "--message", "Berth "+version, version, commit)
 	return err
 }
 
