@@ -149,7 +149,7 @@ image: ## build the image berth:dev with Docker; BASE=… BUILDER=… IMAGE=…
 
 .PHONY: release
 release: ## what a release is made of, in .bin/release/VERSION, and its tag; VERSION=v0.1.0, DRY_RUN=1 makes no tag, and PLATFORMS=linux/amd64,… some of it (docs/releasing.md)
-	cd release && go run . --version '$(VERSION)' $(if $(DRY_RUN),--dry-run) $(if $(PLATFORMS),--platforms '$(PLATFORMS)')
+	cd release && go run . --version '$(if $(filter file,$(origin VERSION)),,$(VERSION))' $(if $(DRY_RUN),--dry-run) $(if $(PLATFORMS),--platforms '$(PLATFORMS)')
 
 .PHONY: bench
 bench: build ## Berth on its local source: decisions per second, memory, latency; BENCHFLAGS='--workload all' for 1,000,000 nodes too

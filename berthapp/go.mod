@@ -1,7 +1,8 @@
 // Module berthapp makes a Berth with plugins that are written for kube-scheduler.
 //
 // It is a module of its own because it needs the whole of k8s.io/kubernetes and a replacement for each of its staging
-// modules; see test/kube/go.mod, which also says how to move to another release. Who imports it needs the same replacements.
+// modules; see test/kube/go.mod, which also says how to move to another release. Who imports it needs the same replacements,
+// but that of Berth: docs/plugins.md says how.
 module github.com/berth-scheduler/berth/berthapp
 
 go 1.26.0

@@ -92,10 +92,12 @@ func (c *config) run(ctx context.Context) (dir string, err error) {
 	if r.dirty && !c.dryRun {
 		return "", fmt.Errorf("the tree is not what is committed:\n%s\ncommit or remove that, or make a dry run (DRY_RUN=1)", r.changes)
 	}
-	if r.tagged != "" && r.tagged != r.commit && !c.dryRun {
-		return "", fmt.Errorf("the tag %s is at %s, and this is %s: a version that has been released is never made again from something else; choose another", c.version, r.tagged, r.commit)
+	for name, at := range r.tagged {
+		if at != r.commit && !c.dryRun {
+			return "", fmt.Errorf("the tag %s is at %s, and this is %s: a version that has been released is never made again from something else; choose another", name, at, r.commit)
+		}
 	}
-	if r.tagged == "" && !c.dryRun {
+	if len(r.tagged) < len(tagsOf(c.version)) && !c.dryRun {
 		if err := mayTag(ctx, c.repo); err != nil {
 			return "", err
 		}
@@ -152,17 +154,21 @@ func (c *config) run(ctx context.Context) (dir string, err error) {
 		return "", fmt.Errorf("put the release in its place: %w", err)
 	}
 	r.say("%s is in %s", c.version, dir)
-	switch {
-	case c.dryRun:
+	if c.dryRun {
 		r.say("a dry run: no tag was made")
-	case r.tagged != "":
-		r.say("the tag %s is there already, at this commit", c.version)
-	default:
-		if err := tag(ctx, c.repo, c.version, r.commit); err != nil {
-			return "", fmt.Errorf("the release is made, and has no tag yet: %w", err)
-		}
-		r.say("made the tag %s; docs/releasing.md says what comes next", c.version)
+		return dir, nil
 	}
+	for _, name := range tagsOf(c.version) {
+		if r.tagged[name] != "" {
+			r.say("the tag %s is there already, at this commit", name)
+			continue
+		}
+		if err := tag(ctx, c.repo, name, c.version, r.commit); err != nil {
+			return "", fmt.Errorf("the release is made, and has not all of its tags yet: %w", err)
+		}
+		r.say("made the tag %s", name)
+	}
+	r.say("docs/releasing.md says what comes next")
 	return dir, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -30,6 +31,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	spdx "github.com/spdx/tools-golang/json"
 	"github.com/spdx/tools-golang/spdxlib"
+	"golang.org/x/mod/modfile"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"sigs.k8s.io/yaml"
 )
@@ -309,12 +311,14 @@ func TestAReleaseHasProgramsImagesChartManifestAndBillsOfMaterials(t *testing.T)
 	checkImage(t, filepath.Join(dir, "berth_image"), metadata.Images[0], "65532:65532", head)
 	checkImage(t, filepath.Join(dir, "berth-kube-scheduler_image"), metadata.Images[1], "0:0", head)
 
-	// 7. The tag, and that a second run changes nothing, and one of another commit is refused.
-	if got := run(t, repo, "git", "cat-file", "-t", "v1.2.3"); got != "tag" {
-		t.Errorf("v1.2.3 is a %s, want an annotated tag", got)
-	}
-	if got := run(t, repo, "git", "rev-parse", "v1.2.3^{commit}"); got != head {
-		t.Errorf("v1.2.3 is at %s, want %s", got, head)
+	// 7. The tags, and that a second run changes nothing, and one of another commit is refused.
+	for _, name := range []string{"v1.2.3", "berthapp/v1.2.3"} {
+		if got := run(t, repo, "git", "cat-file", "-t", "refs/tags/"+name); got != "tag" {
+			t.Errorf("%s is a %s, want an annotated tag", name, got)
+		}
+		if got := run(t, repo, "git", "rev-parse", "refs/tags/"+name+"^{commit}"); got != head {
+			t.Errorf("%s is at %s, want %s", name, got, head)
+		}
 	}
 	again := &config{repo: repo, version: "v1.2.3", what: static(), log: t.Output()}
 	if _, err := again.run(t.Context()); err != nil {
@@ -327,8 +331,11 @@ func TestAReleaseHasProgramsImagesChartManifestAndBillsOfMaterials(t *testing.T)
 	}
 	write(t, repo, map[string]string{"more": "more\n"})
 	commit(t, repo)
-	if _, err := again.run(t.Context()); err == nil || !strings.Contains(err.Error(), "the tag v1.2.3 is at "+head) {
-		t.Errorf("of another commit: %v", err)
+	for _, is := range []string{"v1.2.3", "berthapp/v1.2.3"} { // each by itself is enough
+		if _, err := again.run(t.Context()); err == nil || !strings.Contains(err.Error(), "v1.2.3 is at "+head) {
+			t.Errorf("of another commit: %v", err)
+		}
+		run(t, repo, "git", "tag", "--delete", is)
 	}
 }
 
@@ -456,7 +463,7 @@ func TestTwoReleasesOfACommitAreTheSameBytes(t *testing.T) {
 		}
 		sums[i] = string(read(t, dir, "SHA256SUMS"))
 		ids = append(ids, uuid(t, filepath.Join(dir, "kubectl-berth_darwin_arm64.tar.gz")), uuid(t, filepath.Join(dir, "kubectl-berth_darwin_amd64.tar.gz")))
-		if got := run(t, clone, "git", "tag", "--list", "v1.2.3"); got != "" {
+		if got := run(t, clone, "git", "tag", "--list", "*v1.2.3"); got != "" {
 			t.Errorf("a dry run has made the tag %s", got)
 		}
 	}
@@ -494,6 +501,27 @@ func TestSettingsOfWhoMakesItDoNotMatter(t *testing.T) {
 	}
 	if diff := cmp.Diff(plain, release()); diff != "" {
 		t.Errorf("SHA256SUMS (-plain +with settings):\n%s", diff)
+	}
+}
+
+// TestWhoImportsBerthappFindsAllOfItByTags: it requires of this repository only what has a tag at each release.
+func TestWhoImportsBerthappFindsAllOfItByTags(t *testing.T) {
+	file, err := modfile.Parse("go.mod", read(t, top, "berthapp", "go.mod"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, m := range append([]*modfile.Require{{Mod: file.Module.Mod}}, file.Require...) {
+		if !ours(m.Mod.Path) {
+			continue
+		}
+		found = true
+		if prefix := strings.TrimPrefix(strings.TrimPrefix(m.Mod.Path, mainModule), "/"); !slices.Contains(tagsOf("v1.2.3"), path.Join(prefix, "v1.2.3")) {
+			t.Errorf("%s has no tag at a release", m.Mod.Path)
+		}
+	}
+	if !found {
+		t.Error("berthapp requires nothing of this repository")
 	}
 }
 
@@ -627,6 +655,43 @@ func TestWhatIsNoReleaseIsRefusedBeforeAnythingIsCompiled(t *testing.T) {
 	nothingIn(t, filepath.Join(repo, ".bin", "release"))
 	if _, err := parsePlatforms("linux/amd64,plan9/386"); err == nil || !strings.Contains(err.Error(), `"plan9/386" is none that Berth is released for`) {
 		t.Errorf("an unknown platform: %v", err)
+	}
+}
+
+func TestWhatComesBeforeAReleaseHasWhatIsNotReleasedYet(t *testing.T) {
+	file := filepath.Join(small(t), "CHANGELOG.md")
+	notes, err := notesOf(file, "v2.0.0-rc.1", false)
+	if err != nil || notes != "# Berth v2.0.0-rc.1\n\nWhat is to come.\n" {
+		t.Errorf("%q, %v", notes, err)
+	}
+	if err := os.WriteFile(file, []byte("## [Unreleased]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if notes, err := notesOf(file, "v2.0.0-rc.1", false); err == nil || !strings.Contains(err.Error(), "the section [Unreleased] is empty") {
+		t.Errorf("nothing to come: %q, %v", notes, err)
+	}
+}
+
+// TestMakeReleaseWantsAVersionByName: the Makefile has a version for what is built, from git, which can look like one that can be released.
+func TestMakeReleaseWantsAVersionByName(t *testing.T) {
+	for _, by := range []struct {
+		args, env []string
+		want      string
+	}{
+		{want: "--version '' "},
+		{args: []string{"VERSION=v1.2.3"}, want: "--version 'v1.2.3' "},
+		{env: []string{"VERSION=v1.2.3"}, want: "--version 'v1.2.3' "},
+	} {
+		cmd := exec.CommandContext(t.Context(), "make", append([]string{"--dry-run", "--no-print-directory", "release"}, by.args...)...)
+		cmd.Dir = top
+		cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "VERSION=") || strings.HasPrefix(v, "MAKE") }), by.env...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if !strings.Contains(string(out), by.want) {
+			t.Errorf("make %v with %v runs %s, want %s in it", by.args, by.env, out, by.want)
+		}
 	}
 }
 

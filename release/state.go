@@ -30,8 +30,12 @@ type state struct {
 	created time.Time // when that was committed
 	dirty   bool      // the tree has something else than the commit
 	changes string    // what, as git tells it
-	tagged  string    // the commit that the version's tag is at; "" if there is none
+
+	tagged map[string]string // the commits that the version's tags are at; none of one that there is not
 }
+
+// tagsOf are the tags of a version: the release's, and, as Go wants it, those of modules of this repository that others import.
+func tagsOf(version string) []string { return []string{version, "berthapp/" + version} }
 
 // revision is what programs and images say that they were made from.
 func (s *state) revision() string {
@@ -61,14 +65,20 @@ func inspect(ctx context.Context, repo, version string) (state, error) {
 		return s, err
 	}
 	s.dirty = s.changes != ""
-	tags, err := git(ctx, repo, "tag", "--list", version)
-	if err != nil {
-		return s, err
+	s.tagged = make(map[string]string)
+	for _, name := range tagsOf(version) {
+		found, err := git(ctx, repo, "tag", "--list", name)
+		if err != nil {
+			return s, err
+		}
+		if found == "" {
+			continue
+		}
+		if s.tagged[name], err = git(ctx, repo, "rev-parse", "--verify", "refs/tags/"+name+"^{commit}"); err != nil {
+			return s, err
+		}
 	}
-	if tags != "" {
-		s.tagged, err = git(ctx, repo, "rev-parse", "--verify", "refs/tags/"+version+"^{commit}")
-	}
-	return s, err
+	return s, nil
 }
 
 // export writes what a commit has into a folder. index is a file that git keeps meanwhile.
@@ -89,9 +99,9 @@ func mayTag(ctx context.Context, repo string) error {
 	return nil
 }
 
-// tag makes the annotated tag of a version at a commit, as whoever runs this.
-func tag(ctx context.Context, repo, version, commit string) error {
-	_, err := git(ctx, repo, "tag", "--annotate", "--message", "Berth "+version, version, commit)
+// tag makes an annotated tag of a version at a commit, as whoever runs this.
+func tag(ctx context.Context, repo, name, version, commit string) error {
+	_, err := git(ctx, repo, "tag", "--annotate", "--message", "Berth "+version, name, commit)
 	return err
 }
 
@@ -119,7 +129,8 @@ var section = regexp.MustCompile(`(?m)^## \[([^\]]+)\](?: - (\d{4}-\d{2}-\d{2}))
 // unreleased is the section of what no version has yet.
 const unreleased = "Unreleased"
 
-// notesOf returns what CHANGELOG.md says of a version. A dry run takes what is not released yet, if there is nothing else.
+// notesOf returns what CHANGELOG.md says of a version. A dry run and what comes before a release, such as v1.0.0-rc.1, take what is not released yet, if
+// there is nothing else: it stays there for the release.
 func notesOf(file, version string, dryRun bool) (string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -144,7 +155,7 @@ func notesOf(file, version string, dryRun bool) (string, error) {
 	name := strings.TrimPrefix(version, "v")
 	notes, found := sections[name]
 	switch {
-	case dryRun && !found:
+	case (dryRun || semver.Prerelease(version) != "") && !found:
 		name, notes = unreleased, sections[unreleased]
 	case !found:
 		return "", fmt.Errorf("CHANGELOG.md has no section [%s]: move what [%s] has that goes into %s there, as in \"## [%s] - %s\"", name, unreleased, version, name, time.Now().UTC().Format(time.DateOnly))
