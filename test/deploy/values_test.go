@@ -457,16 +457,6 @@ func TestNamespacesAreAssignedByWhatTheAPIServerHas(t *testing.T) {
 			}
 		}
 	}
-	if _, err := helmOn("33", 1, on); err == nil || !strings.Contains(err.Error(), "assignNamespaces.enabled: Kubernetes v1.33.3 has no MutatingAdmissionPolicy") || !strings.Contains(err.Error(), "Switch it off") {
-		t.Errorf("on 1.33: %v, want an error that says what to do", err)
-	}
-	own := values(t, "{schedulerName: default-scheduler, ownSchedulerName: own, ownSchedulerNamespaces: {enabled: true}}")
-	if _, err := helmOn("33", 1, own); err == nil || !strings.Contains(err.Error(), "ownSchedulerNamespaces.enabled: Kubernetes v1.33.3 has no MutatingAdmissionPolicy") {
-		t.Errorf("own scheduler's namespaces on 1.33: %v, want an error that names the value", err)
-	}
-	if _, err := helmOn("33", 1, nil); err != nil {
-		t.Errorf("the defaults on 1.33: %v", err)
-	}
 }
 
 // keysIn are the names of the fields of a type, as they are written.
