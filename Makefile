@@ -62,7 +62,7 @@ SCV_EXEC   = $(if $(SCV_CROSS),qemu-aarch64 -L /usr/$(SCV_CROSS))
 
 .PHONY: berth-scv test-scv
 berth-scv: ## build .bin/berth-scv-ARCH, the collector, for linux; ARCH=arm64 by a cross compiler
-	cd cmd/berth-scv && $(SCV_ENV) go build -trimpath -ldflags="-s -w" -o $(BIN)/berth-scv-$(SCV_ARCH) .
+	cd cmd/berth-scv && $(SCV_ENV) go build -trimpath -ldflags="-s -w -X main.version=$(VERSION)" -o $(BIN)/berth-scv-$(SCV_ARCH) .
 
 test-scv: berth-scv ## test that, and what it reads of NVIDIA's library, on the processor that it is for, emulated if need be; ARCH=arm64
 	$(SCV_EXEC) $(BIN)/berth-scv-$(SCV_ARCH) --help

@@ -152,7 +152,11 @@ func (r *release) layer(b *built) (v1.Layer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read what was compiled: %w", err)
 	}
-	files := []entry{{name: b.name, mode: 0o755, content: content}}
+	files := []entry{{name: b.name, mode: 0o755, content: content}, {name: "licenses/", mode: 0o755}}
+	for _, e := range b.legal {
+		e.name = "licenses/" + e.name
+		files = append(files, e)
+	}
 	if b.name == "berth" {
 		files = append(files, entry{name: "certs/", mode: 0o755, owner: nonroot})
 		for _, role := range roles {

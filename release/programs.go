@@ -15,12 +15,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"golang.org/x/mod/semver"
 )
 
-const (
-	mainModule  = "github.com/berth-scheduler/berth"
-	memberFlags = "-X " + mainModule + "/internal/member.version=%s -X " + mainModule + "/internal/member.revision=%s"
-)
+const mainModule = "github.com/berth-scheduler/berth"
 
 // program is what is compiled.
 type program struct {
@@ -29,6 +28,7 @@ type program struct {
 	path   string // the package, relative to dir
 	on     []platform
 	images []container // that it is in
+	says   string      // the package whose version and revision it says that it is of; "" means internal/member
 	// cgo: it is linked with the C library, by the C compiler of its platform, as it loads a library that is its driver's. All others are static.
 	cgo bool
 }
@@ -42,7 +42,7 @@ var programs = []program{
 	{name: "berth-yoda", dir: "plugins/yoda", path: "./cmd/berth-yoda", on: servers, images: []container{
 		{name: "berth-yoda", user: nonroot, what: "Berth with Yoda, which places pods by the GPUs of nodes"},
 	}},
-	{name: "berth-scv", dir: "cmd/berth-scv", path: ".", on: servers, cgo: true},
+	{name: "berth-scv", dir: "cmd/berth-scv", path: ".", on: servers, cgo: true, says: "main"},
 	{name: "kubectl-berth", dir: ".", path: "./cmd/kubectl-berth", on: clients},
 }
 
@@ -50,9 +50,10 @@ var programs = []program{
 type built struct {
 	program
 	platform
-	file string // what was compiled
-	info *buildinfo.BuildInfo
-	sum  string // SHA-256 of file
+	file  string  // what was compiled
+	legal []entry // the licenses of it and of what it is made of
+	info  *buildinfo.BuildInfo
+	sum   string // SHA-256 of file
 }
 
 // name is that of its archive and its bill of materials, without their ends.
@@ -155,7 +156,8 @@ func cCompiler(arch string) string {
 // was asked for.
 func (r *release) compile(ctx context.Context, p program, on platform, compiler string) (*built, error) {
 	b := &built{program: p, platform: on, file: filepath.Join(r.work, on.os+"_"+on.arch, p.name)}
-	flags := "-s -w " + fmt.Sprintf(memberFlags, r.version, r.revision())
+	says := cmp.Or(p.says, mainModule+"/internal/member")
+	flags := fmt.Sprintf("-s -w -X %[1]s.version=%[2]s -X %[1]s.revision=%[3]s", says, r.version, r.revision())
 	if on.os != "darwin" { // macOS wants an LC_UUID of each program, which Go's linker makes from the build id
 		flags += " -buildid=" // of cgo's it has the name of the C compiler
 	}
@@ -169,6 +171,9 @@ func (r *release) compile(ctx context.Context, p program, on platform, compiler 
 		return nil, fmt.Errorf("read what was compiled: %w", err)
 	}
 	b.sum = sha256Of(content)
+	if !bytes.Contains(content, []byte(r.revision())) { // the linker says nothing of a variable that there is not
+		return nil, fmt.Errorf("%s does not say which revision it is of: it has no %s.revision that it reads", p.name, says)
+	}
 	if b.info, err = buildinfo.Read(bytes.NewReader(content)); err != nil {
 		return nil, fmt.Errorf("read what %s was compiled from: %w", p.name, err)
 	}
@@ -180,8 +185,11 @@ func (r *release) compile(ctx context.Context, p program, on platform, compiler 
 			return nil, fmt.Errorf("%s was compiled with %s=%s, which is not to be in a release: unset it (go env)", p.name, s.Key, s.Value)
 		}
 	}
-	if on.os == "linux" && !p.cgo {
-		if err := checkStatic(b.file); err != nil {
+	if on.os == "linux" {
+		if err = checkStatic(b.file); p.cgo {
+			err = checkGlibc(b.file, glibc)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -249,6 +257,28 @@ func checkStatic(file string) error {
 	return nil
 }
 
+// glibc is that of the base of images of programs that are linked with the C library: Debian 12's, as cmd/berth-scv/Dockerfile has it.
+const glibc = "2.36"
+
+// checkGlibc returns why a program does not run with a version of glibc, if it does not: it wants a newer one.
+func checkGlibc(file, version string) error {
+	f, err := elf.Open(file)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", filepath.Base(file), err)
+	}
+	defer f.Close()
+	symbols, err := f.ImportedSymbols()
+	if err != nil {
+		return fmt.Errorf("read what %s imports: %w", filepath.Base(file), err)
+	}
+	for _, s := range symbols {
+		if v, ok := strings.CutPrefix(s.Version, "GLIBC_"); ok && semver.Compare("v"+v, "v"+version) > 0 {
+			return fmt.Errorf("%s wants glibc %s, for %s, and its image has %s: compile it where the C library is no newer, as on Debian 12", filepath.Base(file), v, s.Name, version)
+		}
+	}
+	return nil
+}
+
 // pack writes the archive of a program, with the licenses of what it is made of, and its bill of materials.
 func (r *release) pack(ctx context.Context, b *built) error {
 	content, err := os.ReadFile(b.file)
@@ -263,11 +293,11 @@ func (r *release) pack(ctx context.Context, b *built) error {
 	if err != nil {
 		return err
 	}
-	files := []entry{
-		{name: b.executable(), mode: 0o755, content: content},
+	b.legal = []entry{
 		{name: "LICENSE", mode: 0o644, content: license},
 		{name: "THIRD_PARTY_LICENSES", mode: 0o644, content: theirs},
 	}
+	files := append([]entry{{name: b.executable(), mode: 0o755, content: content}}, b.legal...)
 	name, archive := b.base()+".tar.gz", tarGz
 	if b.os == "windows" {
 		name, archive = b.base()+".zip", zipped

@@ -416,6 +416,12 @@ func checkImage(t *testing.T, dir string, is image, user, head string) {
 		if e := in[authorities]; bytes.Count(e.content, []byte("BEGIN CERTIFICATE")) < 50 {
 			t.Errorf("%s: %d authorities", on, bytes.Count(e.content, []byte("BEGIN CERTIFICATE")))
 		}
+		if e := in["licenses/LICENSE"]; string(e.content) != "All may use this.\n" {
+			t.Errorf("%s: the license is %q", on, e.content)
+		}
+		if e := in["licenses/THIRD_PARTY_LICENSES"]; !bytes.Contains(e.content, []byte("Redistribution and use")) {
+			t.Errorf("%s: the license of Go is not in %q", on, e.content)
+		}
 		if e := in["tmp"]; e.mode != 0o1777 {
 			t.Errorf("%s: /tmp has the mode %o", on, e.mode)
 		}
@@ -435,7 +441,7 @@ func TestImagesAreWhatTheDockerfileMakes(t *testing.T) {
 		t.Errorf("folders for certificates (-Dockerfile +release):\n%s", diff)
 	}
 	for _, line := range []string{
-		fmt.Sprintf("ARG RUN_AS=%d:%[1]d\nUSER ${RUN_AS}\n", nonroot), "\nENTRYPOINT [\"/berth\"]\nCMD [\"--help\"]\n", "ln -s /berth /image/bin/kube-scheduler", " /image/bin /usr/local/bin\n", " /image/berth /berth\n",
+		fmt.Sprintf("ARG RUN_AS=%d:%[1]d\nUSER ${RUN_AS}\n", nonroot), "\nENTRYPOINT [\"/berth\"]\nCMD [\"--help\"]\n", "ln -s /berth /image/bin/kube-scheduler", " /image/bin /usr/local/bin\n", " /image/berth /berth\n", "\nCOPY LICENSE /licenses/LICENSE\n",
 	} {
 		if !strings.Contains(text, line) {
 			t.Errorf("deploy/Dockerfile has no %q, as the release has it", line)
@@ -887,5 +893,33 @@ func TestAProgramThatNeedsALoaderIsNotStatic(t *testing.T) {
 		if err := checkStatic(filepath.Join(dir, mode)); (err == nil) != want {
 			t.Errorf("%s: %v", mode, err)
 		}
+	}
+}
+
+func TestAProgramThatWantsANewerCLibraryThanItsImageHasIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"go.mod": "module x\n\ngo 1.26.0\n", "main.go": "package main\n\n// #include <stdlib.h>\nimport \"C\"\n\nfunc main() { C.abs(1) }\n"})
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", "x", ".")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := checkGlibc(filepath.Join(dir, "x"), "99.1"); err != nil {
+		t.Error(err)
+	}
+	if err := checkGlibc(filepath.Join(dir, "x"), "2.1"); err == nil || !strings.Contains(err.Error(), "x wants glibc 2.") {
+		t.Errorf("of one that is old: %v", err)
+	}
+	if text := string(read(t, top, "cmd", "berth-scv", "Dockerfile")); glibc != "2.36" || !strings.Contains(text, "\nARG BASE=gcr.io/distroless/base-debian12:nonroot\n") {
+		t.Errorf("the release wants glibc %s, and the image of berth-scv is no longer of Debian 12, which has 2.36", glibc)
+	}
+}
+
+func TestAProgramThatDoesNotSayWhatItIsOfIsNotReleased(t *testing.T) {
+	repo := small(t)
+	write(t, repo, map[string]string{"cmd/mute/main.go": "package main\n\nfunc main() {}\n"})
+	c := &config{repo: repo, version: "v1.2.3", dryRun: true, what: []program{{name: "mute", dir: ".", path: "./cmd/mute", on: servers}}, log: t.Output()}
+	if _, err := c.run(t.Context()); err == nil || !strings.Contains(err.Error(), "mute does not say which revision it is of") {
+		t.Errorf("%v, want an error that says so", err)
 	}
 }

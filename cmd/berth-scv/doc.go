@@ -60,6 +60,7 @@
 //	--memory-step-mib      by how much the free memory of a card changes before that is written, in MiB … (256)
 //	--memory-step-percent  … or in % of the card's memory, whichever is more (2)
 //	--request-timeout      how long a request to the API server may take (10s)
+//	--version              say what it was built from, a version and a commit, and end
 //
 // # Metrics
 //

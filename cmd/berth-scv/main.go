@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -28,10 +29,13 @@ import (
 	"github.com/berth-scheduler/berth/cmd/berth-scv/internal/resource"
 )
 
+// version and revision are set by the linker (-X main.version=…), as internal/member's are, which would bring the whole of gRPC along.
+var version, revision string
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Getenv("NODE_NAME"), driver.New(nvml.New(), driver.Loaded), os.Stderr)
+	err := run(ctx, os.Args[1:], os.Getenv("NODE_NAME"), driver.New(nvml.New(), driver.Loaded), os.Stdout, os.Stderr)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "berth-scv:", err)
 		os.Exit(1)
@@ -39,7 +43,7 @@ func main() {
 }
 
 // run runs the program until ctx ends, with a driver that nobody else uses.
-func run(ctx context.Context, args []string, node string, d collector.Driver, stderr io.Writer) error {
+func run(ctx context.Context, args []string, node string, d collector.Driver, stdout, stderr io.Writer) error {
 	cfg := collector.Config{Random: rand.Float64, Driver: d}
 	flags := flag.NewFlagSet("berth-scv", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -52,11 +56,17 @@ func run(ctx context.Context, args []string, node string, d collector.Driver, st
 	flags.Int64Var(&cfg.StepMiB, "memory-step-mib", 256, "by how much the free memory of a card changes before that is written, in MiB …")
 	flags.Int64Var(&cfg.StepPercent, "memory-step-percent", 2, "… or in % of the card's memory, whichever is more")
 	timeout := flags.Duration("request-timeout", 10*time.Second, "how long a request to the API server may take")
+	says := flags.Bool("version", false, "say what it was built from, a version and a commit, and end")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("%q: want flags only", flags.Args())
+	}
+	build, commit := cmp.Or(version, "unknown"), cmp.Or(revision, "unknown")
+	if *says {
+		_, err := fmt.Fprintf(stdout, "berth-scv %s %s\n", build, commit)
+		return err
 	}
 	if node == "" {
 		return errors.New("no node: give --node, or NODE_NAME")
@@ -100,7 +110,7 @@ func run(ctx context.Context, args []string, node string, d collector.Driver, st
 		defer cancel() // without its port it is no use: whoever looks after it would not see it
 		served <- server.Serve(l)
 	}()
-	cfg.Log.Info("collecting", "node", node, "http", l.Addr().String())
+	cfg.Log.Info("collecting", "node", node, "http", l.Addr().String(), "build", build, "commit", commit)
 	c.Run(ctx)
 	if err := server.Close(); err != nil {
 		return fmt.Errorf("stop serving: %w", err)

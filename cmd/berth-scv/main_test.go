@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -382,7 +383,7 @@ func (c *cluster) runs(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		ended <- run(ctx, []string{"--kubeconfig=" + kubeconfig, "--listen=127.0.0.1:0", "--interval=100ms", "--driver-timeout=" + hung.String(), "--request-timeout=" + hung.String()}, node, dgx, writer)
+		ended <- run(ctx, []string{"--kubeconfig=" + kubeconfig, "--listen=127.0.0.1:0", "--interval=100ms", "--driver-timeout=" + hung.String(), "--request-timeout=" + hung.String()}, node, dgx, io.Discard, writer)
 		writer.Close()
 	}()
 	lines := bufio.NewScanner(log)
@@ -441,7 +442,7 @@ func (c *cluster) runs(t *testing.T) {
 
 func TestFlagsAreThoseOfTheDocumentation(t *testing.T) {
 	var help bytes.Buffer
-	if err := run(t.Context(), []string{"--help"}, "", nil, &help); !errors.Is(err, flag.ErrHelp) {
+	if err := run(t.Context(), []string{"--help"}, "", nil, io.Discard, &help); !errors.Is(err, flag.ErrHelp) {
 		t.Fatal(err)
 	}
 	names := func(pattern, text string) (all []string) {
@@ -457,6 +458,20 @@ func TestFlagsAreThoseOfTheDocumentation(t *testing.T) {
 	}
 }
 
+// TestItSaysWhatItWasBuiltFrom compiles it as the Makefile, the Dockerfile and a release do.
+func TestItSaysWhatItWasBuiltFrom(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "berth-scv")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-X main.version=v1.2.3 -X main.revision=abc", "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	out, err := exec.CommandContext(t.Context(), program, "--version").Output()
+	if err != nil || string(out) != "berth-scv v1.2.3 abc\n" {
+		t.Errorf("it says %q, %v", out, err)
+	}
+}
+
 func TestWhatCannotRunIsSaid(t *testing.T) {
 	for want, args := range map[string][]string{
 		"no node":                  {},
@@ -466,7 +481,7 @@ func TestWhatCannotRunIsSaid(t *testing.T) {
 		"flag provided but not":    {"--no-such-flag"},
 		"unable to load in-cluste": {"--node=a"},
 	} {
-		if err := run(t.Context(), args, "", nil, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if err := run(t.Context(), args, "", nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", args, err, want)
 		}
 	}

@@ -17,7 +17,7 @@ var images = map[string]struct{ dir, folder string }{
 }
 
 func TestImagesAreBuiltOfWhatTheirProgramsImport(t *testing.T) {
-	sent, any := map[string]bool{}, map[string]bool{}
+	sent, any := map[string]bool{}, map[string]bool{"LICENSE": true}
 	for _, m := range regexp.MustCompile(`(?m)^!(\w+)$`).FindAllStringSubmatch(readFile(t, ".dockerignore"), -1) {
 		sent[m[1]] = true
 	}
@@ -37,6 +37,10 @@ func TestImagesAreBuiltOfWhatTheirProgramsImport(t *testing.T) {
 		for _, m := range regexp.MustCompile(`(?m)^COPY ([\w/-]+) ([\w/-]+)$`).FindAllStringSubmatch(readFile(t, file), -1) {
 			copied[m[1]] = true
 		}
+		if !copied["LICENSE"] {
+			t.Errorf("%s copies no LICENSE: images are passed on", file)
+		}
+		delete(copied, "LICENSE")
 		if !maps.Equal(copied, needed) {
 			t.Errorf("%s is built of %v; %s copies %v", image.dir, slices.Sorted(maps.Keys(needed)), file, slices.Sorted(maps.Keys(copied)))
 		}
