@@ -21,6 +21,7 @@ type whereabouts struct {
 	nominees map[cluster.PodID]string // what each would use
 	supply   []map[any]bool           // what claims that wait for a consumer can get on each node
 	sets     map[string][]int         // how many of them pods have, by class: see cluster.DemandOf
+	unserved map[string]bool          // the resources that cannot be read
 }
 
 type attached struct {
@@ -29,7 +30,12 @@ type attached struct {
 }
 
 func whereaboutsOf(st *cluster.State) whereabouts {
-	w := whereabouts{pods: make(map[cluster.PodID][]cluster.NodeIndex)}
+	w := whereabouts{pods: make(map[cluster.PodID][]cluster.NodeIndex), unserved: make(map[string]bool)}
+	for o := range st.Objects() {
+		if u, ok := o.Object.(*cluster.Unserved); ok {
+			w.unserved[u.Name] = true
+		}
+	}
 	for id, p := range st.Pods() {
 		w.pods[id] = podNodes(st, p)
 	}
@@ -130,6 +136,13 @@ func touched(st *cluster.State, d cluster.Delta, before whereabouts) []cluster.N
 func touchedByObject(st *cluster.State, key cluster.ObjectKey, before whereabouts) (nodes []cluster.NodeIndex) {
 	if key.Kind == cluster.CSINodeKind {
 		nodes = append(nodes, st.Nodes.ByName(key.Name))
+	}
+	if before.unserved[key.Name] && key.Kind == cluster.UnservedKind && st.Unserved(key.Name) == nil { // it can be read again
+		for i := range cluster.NodeIndex(st.Nodes.Len()) {
+			if st.Nodes.Live.Has(i) {
+				nodes = append(nodes, i)
+			}
+		}
 	}
 	for i, was := range before.attached {
 		if volumes, failing := clustertest.Attached(st, cluster.NodeIndex(i)); failing != was.failing || !slices.Equal(volumes, was.volumes) {
@@ -327,7 +340,7 @@ func apply(t testing.TB, st *cluster.State, deltas ...cluster.Delta) {
 	}
 }
 
-// What selectors see of a pod, and where it is nominated to, is in no column of a node, and yet decides what fits there.
+// What selectors see of a pod, and where it is nominated to, is in no column of a node, and yet decides what fits there; so does whether all can be read.
 func TestAChangeOfAPodThatSelectorsOrFiltersSeeTouchesItsNodes(t *testing.T) {
 	pod := func(change func(*cluster.Pod)) cluster.PodSet {
 		p := cluster.Pod{UID: "p", Class: 1, Labels: 1}
@@ -337,6 +350,7 @@ func TestAChangeOfAPodThatSelectorsOrFiltersSeeTouchesItsNodes(t *testing.T) {
 	unchanged := func(*cluster.Pod) {}
 	onA := func(p *cluster.Pod) { p.NodeName = "a" }
 	toA := func(p *cluster.Pod) { p.Nominated = "a" }
+	unserved := &cluster.Unserved{Name: "csinodes"}
 	for _, c := range []struct {
 		name   string
 		before []cluster.Delta
@@ -363,6 +377,10 @@ func TestAChangeOfAPodThatSelectorsOrFiltersSeeTouchesItsNodes(t *testing.T) {
 		},
 		{"the nominated pod goes", []cluster.Delta{pod(toA)}, cluster.PodRemoved{ID: 0}, []cluster.NodeIndex{0}},
 		{"nomination of a bound pod", []cluster.Delta{pod(onA)}, pod(func(p *cluster.Pod) { p.NodeName, p.Nominated = "a", "b" }), []cluster.NodeIndex{0}},
+		{"a resource that cannot be read", nil, cluster.ObjectSet{Object: unserved}, nil},
+		{"and why is another reason now", []cluster.Delta{cluster.ObjectSet{Object: unserved}}, cluster.ObjectSet{Object: &cluster.Unserved{Name: "csinodes", Why: "so"}}, nil},
+		{"and can be again", []cluster.Delta{cluster.ObjectSet{Object: unserved}}, cluster.ObjectRemoved{ObjectKey: unserved.Key()}, []cluster.NodeIndex{0, 1}},
+		{"and always could be", nil, cluster.ObjectRemoved{ObjectKey: unserved.Key()}, nil},
 		{"a selector", nil, cluster.SelectorSet{Kind: cluster.KindService, Namespace: "default", Name: "web"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

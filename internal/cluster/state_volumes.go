@@ -121,10 +121,26 @@ func (s *State) changeVolumes(key ObjectKey, change func()) {
 		was := ObjectAt[*CSIStorageCapacity](s, key)
 		change()
 		s.supplyRoom(was, ObjectAt[*CSIStorageCapacity](s, key))
+	case UnservedKind:
+		s.changeUnserved(key, change)
 	default:
 		change()
 	}
 	s.changeAttached(changes, true)
+}
+
+// changeUnserved changes what says that a resource cannot be read. When it can be again, what needs it may go to any node, or preempt there, where nothing did: each node counts as changed.
+func (s *State) changeUnserved(key ObjectKey, change func()) {
+	was := s.Unserved(key.Name)
+	change()
+	if was == nil || s.Unserved(key.Name) != nil {
+		return
+	}
+	for i := range NodeIndex(s.Nodes.Len()) {
+		if s.Nodes.Live.Has(i) {
+			s.touch(i)
+		}
+	}
 }
 
 // changeCSINode changes a CSINode. If the node has none before, or none then, volumes count there that did not, or do not any more.

@@ -1304,3 +1304,40 @@ func TestAPodThatWaitsForVictimsWhereItCanNotRunAnyMoreWakes(t *testing.T) {
 		})
 	}
 }
+
+// TestPodsWakeWhenWhatPreemptionNeedsCanBeReadAgain is about pods of which nothing else changes: where they may go, and whom they could preempt there, is as it was.
+func TestPodsWakeWhenWhatPreemptionNeedsCanBeReadAgain(t *testing.T) {
+	p := func(more ...with) object {
+		return pod("p", append([]with{amount("cpu", 500), priority(10), label("app", "x")}, more...)...)
+	}
+	for name, is := range map[string]object{
+		"one like any other":              p(),
+		"one to which other nodes matter": p(farFrom("app", "zone")),
+		"one that requires a node":        p(requiringNode("n1")),
+	} {
+		for when, late := range map[string]bool{"after its attempt": false, "amid it": true} {
+			t.Run(name+", "+when, func(t *testing.T) {
+				w, budgets := newHintWorld(t), &cluster.Unserved{Name: cluster.BudgetResource, Why: "nobody may list it"}
+				w.step(node("n1", label("zone", "a"), amount("cpu", 1000)))
+				w.step(pod("low", label("app", "x"), amount("cpu", 1000), on("n1")))
+				w.apply(cluster.ObjectSet{Object: budgets})
+				w.step(is)
+				a := w.popped()[0]
+				d := w.diagnosis(a)
+				if !late {
+					w.queue.Reject(w.now, w.st, a, d)
+					if got := w.requeued(); len(got) > 0 {
+						t.Fatalf("requeued at once: %v", got)
+					}
+				}
+				w.apply(cluster.ObjectRemoved{ObjectKey: budgets.Key()})
+				if late {
+					w.queue.Reject(w.now, w.st, a, d)
+				}
+				if got := w.requeued(); len(got) != 1 {
+					t.Errorf("requeued %v, want p", got)
+				}
+			})
+		}
+	}
+}

@@ -191,18 +191,6 @@ func (q *Queue) noteChanged(st *cluster.State) {
 	})
 }
 
-// noteAllChanged notes all nodes as if the last delta had changed them.
-func (q *Queue) noteAllChanged(st *cluster.State) {
-	q.notes.changed = q.notes.changed.Grow(st.Nodes.Len())
-	for n := range cluster.NodeIndex(st.Nodes.Len()) {
-		if st.Nodes.Live.Has(n) {
-			q.notes.changed.Set(n)
-			q.notes.any = true
-		}
-	}
-	q.doubt()
-}
-
 // noteAnything notes that something has happened, for pods that wait for that.
 func (q *Queue) noteAnything() {
 	if q.happened = q.version.Seq; q.anything.len() > 0 {

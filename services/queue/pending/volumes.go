@@ -216,13 +216,9 @@ func (q *Queue) noteVolume(st *cluster.State, key cluster.ObjectKey, is cluster.
 			q.noteRoom(room.Class, room.Limit)
 		}
 	case cluster.UnservedKind:
-		if is != nil {
-			break
-		}
-		if len(v.claims) > 0 { // it can be read again
+		if is == nil && len(v.claims) > 0 { // it can be read again; for others, all nodes have changed
 			v.any, q.notes.anyClaim = q.now(), true
 		}
-		q.noteAllChanged(st) // for pods with disks alone, and for preemption
 	case cluster.CSIDriverKind:
 		if c.Helps() && len(v.claims) > 0 {
 			v.unbound, q.notes.anyClaim = q.now(), true
