@@ -63,6 +63,8 @@ const (
 	formedName = "formed"
 	// begunName is one that says who it is, and of which peers.
 	begunName = "begun"
+	// soon ends the name of a file that is being written.
+	soon = "-soon"
 
 	peerWithin = 5 * time.Second // of one question
 	// peerGone is for how long a member does not answer whose place another peer takes.
@@ -277,12 +279,16 @@ func (a *peerage) formed() error { return a.remember(formedName, "") }
 
 // remember writes a file, and returns when the disk has it.
 func (a *peerage) remember(name, text string) error {
-	f, err := os.OpenFile(filepath.Join(a.dir, name), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	path := filepath.Join(a.dir, name)
+	f, err := os.OpenFile(path+soon, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.WriteString(text)
-	err = errors.Join(err, f.Sync(), f.Close())
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	err = os.Rename(path+soon, path)
 	dir, openErr := os.Open(a.dir)
 	if openErr != nil {
 		return errors.Join(err, openErr)
@@ -298,14 +304,19 @@ func (a *peerage) begin(ctx context.Context) (begins, error) {
 		}
 		return begins{existing: true, cluster: initial(a.All)}, nil // it goes by its data
 	}
-	said := ""
+	if err := a.begins(); err != nil { // or its disk is full: nobody is asked for a place then
+		return begins{}, err
+	}
+	said, decided := "", false
+	var how begins
 	for {
-		how, err := a.decide(ctx)
-		if err == nil && how.existing {
-			err = a.formed() // from now on, nobody who has no data is to begin with this one
+		var err error
+		if !decided {
+			how, err = a.decide(ctx)
+			decided = err == nil // the place that it has taken is its own: it asks for no other because a file cannot be written
 		}
-		if err == nil {
-			err = a.begins()
+		if decided && how.existing {
+			err = a.formed() // from now on, nobody who has no data is to begin with this one
 		}
 		if err == nil {
 			return how, nil

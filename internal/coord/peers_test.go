@@ -375,3 +375,53 @@ func TestPeersThatMakeNoSenseAreRefused(t *testing.T) {
 		})
 	}
 }
+
+// three returns the etcds of three peers that are one cluster.
+func (h *house) three(all []string) []*Embedded {
+	h.t.Helper()
+	return h.up(h.start(within(h.t), h.config(all[0], all, nil)), h.start(within(h.t), h.config(all[1], all, nil)), h.start(within(h.t), h.config(all[2], all, nil)))
+}
+
+// inTheWay has nobody write a file of that name in a peer's folder, which it makes anew.
+func (h *house) inTheWay(peer, name string) (path string) {
+	h.t.Helper()
+	path = filepath.Join(h.dir, peer, name)
+	if err := errors.Join(os.RemoveAll(filepath.Dir(path)), os.MkdirAll(path, 0o700)); err != nil {
+		h.t.Fatal(err)
+	}
+	return path
+}
+
+// TestAPeerThatCannotWriteTakesNoPlaceAgainAndAgain is about a full disk: each place that it takes is one that another has lost.
+func TestAPeerThatCannotWriteTakesNoPlaceAgainAndAgain(t *testing.T) {
+	h := newHouse(t)
+	all := h.peers(3)
+	three := h.three(all)
+	before := h.members(three[0])
+	closeEmbedded(t, three[2])
+
+	// 1. Not even who it is: it asks nobody.
+	h.inTheWay(all[2], begunName+soon)
+	if s := <-h.start(within(t), h.config(all[2], all, nil)); s.err == nil || !strings.Contains(s.err.Error(), begunName) {
+		t.Fatalf("it has started: %v", s.err)
+	}
+	if got := h.members(three[0]); got[all[2]] != before[all[2]] {
+		t.Errorf("members %v, before %v: the third has become another", got, before)
+	}
+
+	// 2. Not that it has a place: it keeps that one until it can.
+	path, log := h.inTheWay(all[2], formedName+soon), &logtest.Buffer{}
+	third := h.start(within(t), h.config(all[2], all, log))
+	h.says(log, formedName)
+	taken := h.members(three[0])
+	if taken[all[2]] == 0 || taken[all[2]] == before[all[2]] {
+		t.Fatalf("members %v, before %v: the third has taken no place", taken, before)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	h.up(third)
+	if got := h.members(three[0]); got[all[2]] != taken[all[2]] {
+		t.Errorf("members %v: the third has taken another place than %v", got, taken[all[2]])
+	}
+}
