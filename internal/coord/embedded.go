@@ -205,7 +205,10 @@ func startEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 	if err != nil {
 		e.etcd.Server.HardStop() // Close would wait until it is ready
 	} else if e.peers != nil {
-		err = errors.Join(e.peers.is(e.etcd.Server), e.peers.formed())
+		err = e.peers.is(e.etcd.Server)
+		if err == nil {
+			err = e.peers.serves()
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.Close())

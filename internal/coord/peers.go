@@ -261,15 +261,20 @@ func (a *peerage) begins() error {
 // begunAs returns an error if the data are of another peer, or, as long as there is no cluster, of one that has begun with others: then it never will be one.
 func (a *peerage) begunAs() error {
 	text, err := os.ReadFile(filepath.Join(a.dir, begunName))
-	if err != nil {
-		return fmt.Errorf("there are data, and nothing says whose: take the folder away, and it takes a place anew: %w", err)
+	switch missing := errors.Is(err, fs.ErrNotExist); {
+	case missing && a.stage() == stageMember:
+		return nil // it has been part of a cluster: its data say of whom they are, when it serves
+	case missing:
+		return errors.New("there are data, and nothing says whose: take the folder away, and it takes a place anew")
+	case err != nil:
+		return fmt.Errorf("find out whose data there are: %w", err)
 	}
 	self, with, _ := strings.Cut(string(text), " ")
 	switch {
 	case self != a.Self:
 		return fmt.Errorf("its data are of %s, and this is %s: take the folder away, and it takes a place anew", self, a.Self)
 	case a.stage() == stageNew && with != hex.EncodeToString(a.fingerprint()):
-		return fmt.Errorf("it has begun with other peers than %v, and has never been one with those: take the folder away, of all that have", a.All)
+		return fmt.Errorf("it has begun with other peers than %v, and has never been one with those: take the folder away, this one's alone, and it begins anew, or takes a place", a.All)
 	}
 	return nil
 }
@@ -277,7 +282,16 @@ func (a *peerage) begunAs() error {
 // formed remembers that this etcd is part of a cluster, or about to be.
 func (a *peerage) formed() error { return a.remember(formedName, "") }
 
-// remember writes a file, and returns when the disk has it.
+// serves remembers that this etcd is part of a cluster, and who it is, if nothing says so yet.
+func (a *peerage) serves() error {
+	err := a.formed()
+	if err == nil && !fileutil.Exist(filepath.Join(a.dir, begunName)) {
+		err = a.begins()
+	}
+	return err
+}
+
+// remember writes a file, whole or not at all, and returns when the disk has it.
 func (a *peerage) remember(name, text string) error {
 	path := filepath.Join(a.dir, name)
 	f, err := os.OpenFile(path+soon, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)

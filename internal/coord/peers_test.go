@@ -425,3 +425,51 @@ func TestAPeerThatCannotWriteTakesNoPlaceAgainAndAgain(t *testing.T) {
 		t.Errorf("members %v: the third has taken another place than %v", got, taken[all[2]])
 	}
 }
+
+func TestAPeerFindsOutWhoseItsDataAre(t *testing.T) {
+	h := newHouse(t)
+	all := h.peers(3)
+	for _, e := range h.three(all) {
+		closeEmbedded(t, e)
+	}
+	file := func(name string) string { return filepath.Join(h.dir, all[0], name) }
+	wants := func(text string) {
+		t.Helper()
+		if s := <-h.start(within(t), h.config(all[0], all, nil)); s.err == nil || !strings.Contains(s.err.Error(), text) {
+			t.Errorf("it has started, or does not say %q: %v", text, s.err)
+		}
+	}
+	said, err := os.ReadFile(file(begunName))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// 1. Nothing says so, and it has been part of a cluster: its data do, and it says so again.
+	if err := os.Remove(file(begunName)); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range h.three(all) {
+		closeEmbedded(t, e)
+	}
+	if again, err := os.ReadFile(file(begunName)); err != nil || string(again) != string(said) {
+		t.Errorf("it says %q, %v; want %q", again, err, said)
+	}
+
+	// 2. What does cannot be read: that is no reason to take anything away.
+	if err := errors.Join(os.Remove(file(begunName)), os.Mkdir(file(begunName), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if s := <-h.start(within(t), h.config(all[0], all, nil)); s.err == nil || strings.Contains(s.err.Error(), "take the folder away") {
+		t.Errorf("it has started, or wants the folder away: %v", s.err)
+	}
+
+	// 3. It has never been part of a cluster, and nothing says who was to be in that, or others were.
+	if err := errors.Join(os.Remove(file(begunName)), os.Remove(file(formedName))); err != nil {
+		t.Fatal(err)
+	}
+	wants("nothing says whose: take the folder away")
+	if err := os.WriteFile(file(begunName), []byte(all[0]+" another"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wants("take the folder away, this one's alone")
+}
