@@ -414,7 +414,7 @@ func (a *peerage) connect(ctx context.Context, peer string, ask byte) (net.Conn,
 
 // join takes a place in a cluster, by way of a peer that is part of it. What data it had is lost: so the member that it was leaves, if there is one, and another comes. If there is none, and no
 // place, one leaves that is no peer any more.
-// Same says that the peer has the same list.
+// Same says that the peer has the same list, which who comes anew has to have.
 func (a *peerage) join(begin context.Context, peer string, same bool) (begins, error) {
 	ctx, cancel := context.WithTimeout(begin, peerWithin)
 	defer cancel()
@@ -433,10 +433,10 @@ func (a *peerage) join(begin context.Context, peer string, same bool) (begins, e
 	members := list.Members
 	mine := slices.IndexFunc(members, func(m *pb.Member) bool { return slices.Contains(m.PeerURLs, peerURL(a.Self)) })
 	leaves := mine
+	if mine < 0 && !same {
+		return begins{}, fmt.Errorf("it is no member, and that one has other peers than %v: tell both the same", a.All)
+	}
 	if mine < 0 && len(members) >= len(a.All) {
-		if !same {
-			return begins{}, fmt.Errorf("there is no place for it, and that one has other peers than %v: tell both the same", a.All)
-		}
 		if leaves, err = a.unwanted(begin, members); err != nil {
 			return begins{}, err
 		}

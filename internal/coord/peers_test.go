@@ -473,3 +473,29 @@ func TestAPeerFindsOutWhoseItsDataAre(t *testing.T) {
 	}
 	wants("take the folder away, this one's alone")
 }
+
+// TestAPeerThatIsNewIsToldTheSameAsTheMembers though there is a place for it: it may be one of others.
+func TestAPeerThatIsNewIsToldTheSameAsTheMembers(t *testing.T) {
+	h := newHouse(t)
+	all := h.peers(3)
+	three := h.three(all)
+	closeEmbedded(t, three[2])
+	members := pb.NewClusterClient(h.client(three[0]).etcd.ActiveConnection())
+	if _, err := members.MemberRemove(within(t), &pb.MemberRemoveRequest{ID: h.members(three[0])[all[2]]}); err != nil {
+		t.Fatal(err)
+	}
+	log := &logtest.Buffer{}
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
+	anew := append(h.peers(1), all[0], all[1])
+	other := h.start(ctx, h.config(anew[0], anew, log))
+	h.says(log, "that one has other peers than")
+	cancel()
+	if s := <-other; s.err == nil {
+		closeEmbedded(t, s.Embedded)
+		t.Fatal("one of others has taken a place")
+	}
+	if got := h.members(three[0]); len(got) != 2 {
+		t.Errorf("members %v: want two", got)
+	}
+}
