@@ -69,6 +69,8 @@ const (
 	peerWithin = 5 * time.Second // of one question
 	// peerGone is for how long a member does not answer whose place another peer takes.
 	peerGone = 30 * time.Second
+	// peerPaused is more than there is between two questions to it, unless this process stands still.
+	peerPaused = 4 * peerWithin
 	// leastSilent is how often it is asked at least.
 	leastSilent = 3
 	// joinTries is how often an etcd that takes a place is started: a member that is asked may not have heard of it yet.
@@ -156,10 +158,10 @@ type peerage struct {
 	silent      map[string]unanswered // of members that do not answer; of who begins
 }
 
-// unanswered is since when a member has not answered, and how often it was asked.
+// unanswered is since when a member has not answered, how often it was asked, and when for the last time.
 type unanswered struct {
-	since time.Time
-	times int
+	since, last time.Time
+	times       int
 }
 
 // startPeerage answers others until it is closed.
@@ -471,10 +473,11 @@ func (a *peerage) unwanted(ctx context.Context, members []*pb.Member) (int, erro
 			if ctx.Err() != nil { // which says nothing of that one
 				return 0, context.Cause(ctx)
 			}
-			silence, known := a.silent[at]
-			if !known {
-				silence.since = time.Now()
+			silence, now := a.silent[at], time.Now()
+			if now.Sub(silence.last) > peerPaused { // it has not been asked yet, or this process stood still, and knows nothing of that time
+				silence = unanswered{since: now}
 			}
+			silence.last = now
 			silence.times++
 			a.silent[at] = silence
 			if after := cmp.Or(a.goneAfter, peerGone); silence.times < leastSilent || time.Since(silence.since) < after {

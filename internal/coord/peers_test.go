@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -498,4 +499,39 @@ func TestAPeerThatIsNewIsToldTheSameAsTheMembers(t *testing.T) {
 	if got := h.members(three[0]); len(got) != 2 {
 		t.Errorf("members %v: want two", got)
 	}
+}
+
+// TestSilenceIsCountedOnlyWhileItIsAskedAbout: a process that stands still has heard nothing of others, whose fault that is not.
+func TestSilenceIsCountedOnlyWhileItIsAskedAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nobody := errors.New("nobody is there")
+		a := &peerage{
+			Peers:  &Peers{All: []string{"10.0.0.1:1"}, Connect: func(context.Context, string, string) (net.Conn, error) { return nil, nobody }},
+			silent: make(map[string]unanswered),
+		}
+		gone := func() bool {
+			_, err := a.unwanted(t.Context(), []*pb.Member{{PeerURLs: []string{"https://10.0.0.2:1"}}})
+			return err == nil
+		}
+		asked := func(every time.Duration) (silent time.Duration) {
+			for began := time.Now(); !gone(); time.Sleep(every) {
+				if silent = time.Since(began); silent > time.Hour {
+					break
+				}
+			}
+			return silent
+		}
+		if got := asked(3 * peerWithin); got < peerGone-3*peerWithin || got > peerGone {
+			t.Errorf("it is gone after more than %v, want about %v", got, peerGone)
+		}
+		if time.Sleep(time.Hour); gone() {
+			t.Error("it is gone because this one was")
+		}
+		if got := asked(peerAgain); got < peerGone-2*peerAgain {
+			t.Errorf("it is gone after no more than %v", got)
+		}
+		if time.Sleep(time.Hour); asked(time.Minute) < time.Hour {
+			t.Error("it is gone, and was asked now and then")
+		}
+	})
 }
