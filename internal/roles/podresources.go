@@ -30,7 +30,8 @@ type podResources struct {
 	active func() bool // as with kube-scheduler, who stands by tells nothing: others would count pods twice
 	log    *slog.Logger
 	turn   chan struct{} // holds one value while one is answered
-	failed bool          // the last one; of whose turn it is
+	// Of whose turn it is: whether one has failed, and one has been given up by who asked, since there was an answer.
+	failed, givenUp bool
 
 	timeout, patience time.Duration
 }
@@ -70,17 +71,19 @@ func (p *podResources) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(end) // not all writers can
 	all, err := p.list(ctx)
 	if err != nil {
-		if !p.failed && p.ctx.Err() == nil { // it may be asked for as often as somebody likes
-			p.failed = true
-			if r.Context().Err() != nil {
-				err = fmt.Errorf("whoever asked has not waited for it: a scrape_timeout of %v would do: %w", podResourcesTimeout, err)
-			}
+		told := &p.failed
+		if r.Context().Err() != nil {
+			err = fmt.Errorf("whoever asked has not waited for it: a scrape_timeout of %v would do: %w", podResourcesTimeout, err)
+			told = &p.givenUp
+		}
+		if !*told && p.ctx.Err() == nil { // it may be asked for as often as somebody likes
+			*told = true
 			p.log.Warn("pods not listed for a scrape of all pods", "err", err)
 		}
 		http.Error(w, "the pods cannot be listed", http.StatusServiceUnavailable)
 		return
 	}
-	p.failed = false
+	p.failed, p.givenUp = false, false
 	to := io.Writer(&impatient{w, ctx, http.NewResponseController(w), p.patience, end})
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		w.Header().Set("Content-Encoding", "gzip")

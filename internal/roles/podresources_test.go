@@ -170,3 +170,24 @@ func TestNoListOfPodsOutlivesItsMember(t *testing.T) {
 		t.Errorf("it is written on: %d", w.Body.Len())
 	}
 }
+
+// TestAScrapeThatIsGivenUpHidesNoFailure: one who does not wait says nothing of the API server.
+func TestAScrapeThatIsGivenUpHidesNoFailure(t *testing.T) {
+	logs := &logtest.Buffer{}
+	h := newPodResources(t.Context(), func(ctx context.Context) (*kube.PodResources, error) {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, errors.New("it is away")
+	}, func() bool { return true }, slog.New(slog.NewTextHandler(logs, nil)))
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, ctx := range []context.Context{impatient, t.Context(), impatient, t.Context()} {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", podResourcesPath, nil))
+	}
+	for text, want := range map[string]int{"has not waited for it": 1, "it is away": 1} {
+		if n := strings.Count(logs.String(), text); n != want {
+			t.Errorf("%q is said %d times, want %d:\n%s", text, n, want, logs)
+		}
+	}
+}
