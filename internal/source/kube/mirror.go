@@ -79,10 +79,12 @@ type mirror struct {
 	resource string
 	needed   bool // without it nothing is placed
 
-	// Of the goroutine that follows the resource: whether it has been told for the first time, what says that it cannot be read, nil if it can, and since when it has been refused.
+	// Of the goroutine that follows the resource: whether it has been told for the first time, what says that it cannot be read, nil if it can, since when it has been refused, and whether the watch
+	// begins with all that there is: then it is what replaces.
 	listed  bool
 	lacking *cluster.Unserved
 	refused time.Time
+	streams bool
 
 	// objects changes as the reflector says, which works from one goroutine at a time, and as status is written, from many.
 	// What it points to never changes.
@@ -213,7 +215,7 @@ func (m *mirror) unserved(u cluster.Unserved) {
 	}
 }
 
-// served tells that it can be read again, if it could not be: behind all that there is of it.
+// served tells that it can be read again, if it could not be: behind all that there is of it, and when it is watched.
 func (m *mirror) served() {
 	m.refused = time.Time{}
 	if m.lacking != nil {

@@ -86,9 +86,9 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	for _, r := range s.resources {
 		var m *mirror
 		m = newMirror(t, r.kind, func() {
-			s.waitFor(r.name, nil)
-			s.serves(r.name)
-			m.served()
+			if m.streams {
+				s.follows(m)
+			}
 			r.lists.told()
 		})
 		m.resource, m.needed = r.name, r.needed
@@ -243,7 +243,7 @@ func unserved(err error) string {
 	case apierrors.IsNotFound(err):
 		return "the API server does not serve it"
 	case apierrors.IsForbidden(err):
-		return "the API server does not let Berth list it"
+		return "the API server does not let Berth list it, or watch it"
 	}
 	return ""
 }
@@ -269,12 +269,13 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = r.fields
 			w, err := r.watch(ctx, o)
+			m.streams = err == nil && o.SendInitialEvents != nil
 			switch {
 			case err != nil && ctx.Err() == nil && !mayLack(err):
 				m.refused = time.Time{} // the reflector may try again by itself
 				s.waitFor(r.name, err)
 			case err == nil && o.SendInitialEvents == nil:
-				s.waitFor(r.name, nil) // the watch goes on where it broke; one that starts over is waited for until it has told all
+				s.follows(m) // it goes on behind a list, or where another broke; one that begins with all that there is, is waited for until it has told that
 			}
 			return w, err
 		},
@@ -311,6 +312,13 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 		}
 		delay = min(2*delay, maxDelay)
 	}
+}
+
+// follows notes that a resource has been told, and is watched. A list alone is not enough: who may list, and not watch, would be waited for and not by turns.
+func (s *Source) follows(m *mirror) {
+	s.waitFor(m.resource, nil)
+	s.serves(m.resource)
+	m.served()
 }
 
 // mayDoWithout reports whether nobody is to wait any longer for a resource that has just been refused. An API server that starts refuses all, for as long as it takes: so what is needed has to have
