@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -117,9 +119,10 @@ type Source struct {
 	latency                            *prometheus.HistogramVec
 
 	mu      sync.Mutex
-	mirrors map[string]*mirror // by resource: what the running Watch has seen; empty before the first
-	pending map[string]error   // by resource: what Watch waits for
-	lacking map[string]bool    // the resources that cannot be read, and are not waited for
+	mirrors map[string]*mirror  // by resource: what the running Watch has seen; empty before the first
+	pending map[string]error    // by resource: what Watch waits for
+	said    map[string][]string // by resource: what has been logged of that, since it was not waited for
+	lacking map[string]bool     // the resources that cannot be read, and are not waited for
 }
 
 var _ source.Source = (*Source)(nil)
@@ -142,6 +145,7 @@ func New(cfg Config) (*Source, error) {
 		series:     newSeries(),
 		mirrors:    map[string]*mirror{},
 		lacking:    map[string]bool{},
+		said:       map[string][]string{},
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "berth_kube_request_duration_seconds",
 			Help:    "How long writes to the API server took, by lane (bind, volume, event, condition, preemption) and HTTP status: 0 for none; of those that HTTP does not know, 4xx and 5xx by the hundred, other for the rest.",
@@ -239,19 +243,40 @@ func (s *Source) Ready() error {
 func (s *Source) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pending = map[string]error{}
+	s.pending, s.said = map[string]error{}, map[string][]string{}
 	for _, r := range s.resources {
 		s.pending[r.name] = errors.New("not listed yet")
 	}
 }
 
+// mostSaid is how many different errors of a resource are remembered that have been logged: a turn of a reflector may have three.
+const mostSaid = 4
+
+// causeOf returns what an error says that stays the same from one try to the next: requests differ.
+func causeOf(err error) string {
+	if call := (*url.Error)(nil); errors.As(err, &call) {
+		return call.Err.Error()
+	}
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return status.Status().Message
+	}
+	return err.Error()
+}
+
+// waitFor notes what a resource is waited for because of; nil: it is not.
 func (s *Source) waitFor(resource string, err error) {
 	s.mu.Lock()
-	before := s.pending[resource]
+	before, said := s.pending[resource], s.said[resource]
 	s.pending[resource] = err
+	isNew := false
+	if err == nil {
+		delete(s.said, resource)
+	} else if text := causeOf(err); !slices.Contains(said, text) {
+		isNew, s.said[resource] = true, append(said[max(0, len(said)+1-mostSaid):], text)
+	}
 	s.mu.Unlock()
 	switch {
-	case err != nil && (before == nil || before.Error() != err.Error()):
+	case isNew:
 		s.cfg.Log.Warn("API server not answering, still trying", "resource", resource, "host", s.host, "err", err)
 	case err == nil && before != nil:
 		s.cfg.Log.Info("following the API server", "resource", resource, "host", s.host)
@@ -263,6 +288,7 @@ func (s *Source) lacks(resource string, err error) {
 	s.mu.Lock()
 	before, known := s.pending[resource], s.lacking[resource]
 	s.pending[resource], s.lacking[resource] = nil, true
+	delete(s.said, resource)
 	s.mu.Unlock()
 	if before != nil || !known {
 		s.cfg.Log.Warn("resource cannot be read, and is looked for now and then: pods that need it wait", "resource", resource, "host", s.host, "err", err)

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,5 +126,58 @@ func TestWhoMayListAndNotWatchDoesNotFlap(t *testing.T) {
 		if err := <-ends; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
+	})
+}
+
+// TestAnAPIServerThatIsAwayIsLoggedOnce though a reflector asks in three ways, and each time in other words.
+func TestAnAPIServerThatIsAwayIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var away, denies atomic.Bool
+		var calls atomic.Int32
+		log := &logtest.Buffer{}
+		s := only(t, log, map[string]func(string) error{"namespaces": func(verb string) error {
+			switch {
+			case away.Load():
+				return &url.Error{Op: "Get", URL: fmt.Sprintf("http://127.0.0.1:1/api/v1/namespaces?timeoutSeconds=%d", calls.Add(1)), Err: syscall.EHOSTUNREACH}
+			case denies.Load():
+				return forbidden("namespaces", verb)
+			}
+			return nil
+		}})
+		lines := func(text string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if n := strings.Count(log.String(), text); n != want {
+				t.Errorf("%q is said %d times, want %d:\n%s", text, n, want, log)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ends := make(chan error)
+		away.Store(true)
+		go func() { ends <- s.Watch(ctx, func(source.Event) {}) }()
+		time.Sleep(time.Minute)
+		lines("no route to host", 1)
+		away.Store(false)
+		denies.Store(true)
+		time.Sleep(time.Minute)
+		lines("nobody may list it", 1)
+		lines("nobody may watch it", 1)
+		lines("no route to host", 1)
+		denies.Store(false)
+		time.Sleep(time.Minute)
+		lines("following the API server", 1)
+		cancel()
+		if err := <-ends; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+
+		// When it is away again, that is said again.
+		away.Store(true)
+		ctx, cancel = context.WithCancel(t.Context())
+		go func() { ends <- s.Watch(ctx, func(source.Event) {}) }()
+		time.Sleep(time.Minute)
+		lines("no route to host", 2)
+		cancel()
+		<-ends
 	})
 }
