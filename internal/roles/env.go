@@ -198,10 +198,12 @@ type role struct {
 	ready    func() error
 	// available returns why the member does not do its part, which may be to stand by; nil means it is as ready.
 	available func() error
-	version   func() cluster.Version
-	head      func() cluster.Version
-	digest    func() uint64
-	options   []rpc.Option
+	// elects is kube-scheduler's check of its election, of a binder that shares names; nil: there is none.
+	elects  func() error
+	version func() cluster.Version
+	head    func() cluster.Version
+	digest  func() uint64
+	options []rpc.Option
 }
 
 // listen opens the role's listener.

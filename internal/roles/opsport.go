@@ -62,12 +62,19 @@ func (e *env) serveOpsPort(ctx context.Context, port *secureport.Port) error {
 // errEnding is why a process that ends is not ready.
 var errEnding = errors.New("process is shutting down")
 
-// elects has kube-scheduler's check of its election, if there is one. It never fails: a Lease that is held and not renewed is not acted upon, for Berth's claim on it ends by Berth's own clock.
+// elects has kube-scheduler's check of its election, if there is one. A Lease that is held and not renewed is not acted upon, for Berth's claim on it ends by Berth's own clock; but if nobody even tries it,
+// the process stands still, and is to be begun anew.
 func (o *operations) elects() []rpc.Check {
 	if !o.shares {
 		return nil
 	}
-	return []rpc.Check{{Name: checkElection}}
+	check := rpc.Check{Name: checkElection}
+	for _, m := range o.members {
+		if m.elects != nil {
+			check.Err = errors.Join(check.Err, m.elects())
+		}
+	}
+	return []rpc.Check{check}
 }
 
 // checksInPlace are kube-scheduler's checks, and one of each member. Who stands by, for another scheduler holds the Lease, is as ready as a kube-scheduler

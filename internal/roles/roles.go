@@ -332,6 +332,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	}
 	r.register, r.ready, r.available = s.Register, s.Ready, s.Available
 	r.version, r.head, r.digest = s.Version, s.Version, s.Digest
+	r.elects = s.Elects
 	if cluster, ok := src.(*kube.Source); ok {
 		e.ops.resources = newPodResources(ctx, cluster.PodResources, s.Active, e.Log)
 	}

@@ -23,6 +23,8 @@ type Lease interface {
 	Name() string
 	// Try takes it for a holder, or renews it. That another holds it is no error.
 	Try(ctx context.Context, holder string) (source.Claim, error)
+	// Duration is how long others leave it alone when its holder does not renew it.
+	Duration() time.Duration
 	// RetryPeriod is the time between two tries of who holds it.
 	RetryPeriod() time.Duration
 	// Wait is the time to the next try of a holder, or of who would be one, as of the last: that one looks more often, and when the lease runs out.
@@ -32,6 +34,9 @@ type Lease interface {
 	// CatchUp waits until the source's Watch has told all that others who place pods had written when it was called. An error is ctx's.
 	CatchUp(ctx context.Context) error
 }
+
+// electionTolerance is for how long a lease may have run out before it is an error that it still counts as held: as in kube-scheduler.
+const electionTolerance = 20 * time.Second
 
 // lastWord is how long a term that ends waits for the answers to binds of shared names: the lease is given up only if all have come.
 const lastWord = 2 * time.Second
@@ -48,9 +53,11 @@ type names struct {
 	mu     sync.Mutex
 	holder string // as which the lease is held; "" until it is known
 	until  time.Time
-	stint  int64 // of the lease as it is held now, or was last, from 1
-	begun  bool  // all is told that others had placed before the stint
-	why    string
+	// renewed is when the lease was taken or renewed last, as long as it counts as held: until it is known to be lost, or a try has failed when its time was over. Zero: it does not.
+	renewed time.Time
+	stint   int64 // of the lease as it is held now, or was last, from 1
+	begun   bool  // all is told that others had placed before the stint
+	why     string
 	// aside are the placements of shared names that wait for the next stint, recorded and assumed.
 	aside []*placement
 	open  int // binds of shared names that were sent, perhaps by an earlier term, and have no outcome yet
@@ -139,7 +146,7 @@ func (n *names) taken(until time.Time) (stint int64, fresh bool) {
 		n.begun, fresh = false, true
 		n.why = fmt.Sprintf("the lease %v has been taken, and what others have placed is being read", n.lease)
 	}
-	n.until = until
+	n.until, n.renewed = until, time.Now()
 	return n.stint, fresh
 }
 
@@ -158,7 +165,7 @@ func (n *names) begin(stint int64) bool {
 func (n *names) lost(why string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.begun, n.until, n.why = false, time.Time{}, why
+	n.begun, n.until, n.renewed, n.why = false, time.Time{}, time.Time{}, why
 }
 
 // unknown takes in that nothing could be learnt about the lease. Until its time is over, it is held as before. It reports whether that is news.
@@ -169,8 +176,22 @@ func (n *names) unknown(why string) (news bool) {
 		return true
 	}
 	news = n.why != why
-	n.begun, n.why = false, why
+	n.begun, n.renewed, n.why = false, time.Time{}, why
 	return news
+}
+
+// overdue returns an error if the lease still counts as held though it has run out for others long ago: nobody tries it any more, as if all stood still. Nothing is placed by it then, for its time is
+// over; only a new process goes on.
+func (n *names) overdue(now time.Time) error {
+	if n.lease == nil {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.renewed.IsZero() || now.Sub(n.renewed) <= n.lease.Duration()+electionTolerance {
+		return nil
+	}
+	return fmt.Errorf("failed election to renew leadership on lease %s", n.lease.Name()) // kube-scheduler's text
 }
 
 // reason says why shared names are not the term's.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -35,6 +36,7 @@ func newFakeLease() *fakeLease { return &fakeLease{lasts: time.Hour} }
 
 func (l *fakeLease) String() string             { return "kube-system/kube-scheduler" }
 func (l *fakeLease) Name() string               { return "kube-scheduler" }
+func (l *fakeLease) Duration() time.Duration    { return 15 * time.Second }
 func (l *fakeLease) RetryPeriod() time.Duration { return 5 * time.Millisecond }
 
 func (l *fakeLease) Wait(string) time.Duration { return l.RetryPeriod() }
@@ -454,5 +456,55 @@ func TestPreemptionsAndReportsEndWithTheStint(t *testing.T) {
 	}
 	if b.term.Load().ledger.stillSo(source.Report{UID: "p"}) {
 		t.Error("reports about the pod are still written")
+	}
+}
+
+// TestALeaseThatNobodyTriesAnyMoreIsOverdue, and no other: one that cannot be renewed for want of an API server is given up by the clock.
+func TestALeaseThatNobodyTriesAnyMoreIsOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNames(newFakeLease(), []string{scheduler})
+		limit := n.lease.Duration() + electionTolerance
+		is := func(when string, after time.Duration, want bool) {
+			t.Helper()
+			err := n.overdue(time.Now().Add(after))
+			if (err != nil) != want || want && err.Error() != "failed election to renew leadership on lease kube-scheduler" {
+				t.Errorf("%s, after %v: %v, want an error: %v", when, after, err, want)
+			}
+		}
+		takes := func() { n.taken(time.Now().Add(10 * time.Second)) }
+		is("never held", time.Hour, false)
+		takes()
+		is("taken", limit, false)
+		is("taken", limit+1, true)
+		elapse(9 * time.Second)
+		is("and not tried", limit-9*time.Second+1, true)
+		takes()
+		is("and renewed", limit, false)
+		n.unknown("no answer")
+		is("no answer, and held yet", limit+1, true)
+		elapse(10 * time.Second)
+		n.unknown("no answer")
+		is("no answer, and its time is over", time.Hour, false)
+		takes()
+		is("taken again", limit+1, true)
+		n.lost("another has it")
+		is("another has it", time.Hour, false)
+	})
+}
+
+func TestABinderSaysThatItsLeaseIsOverdueWhileItHasATerm(t *testing.T) {
+	etcd, src, lease := startEtcd(t), newFakeSource(), newFakeLease()
+	src.setNode(node("a", 1000))
+	b := start(t, etcd, src, sharing(lease))
+	b.active()
+	b.awaitOurs()
+	soon, late := time.Now(), time.Now().Add(time.Hour)
+	if now, then := b.elects(soon), b.elects(late); now != nil || then == nil {
+		t.Errorf("it holds the lease: %v, and if nobody renews it for an hour: %v", now, then)
+	}
+	lease.give("kube-scheduler_1")
+	b.awaitYield("kube-scheduler_1")
+	if err := b.elects(late); err != nil {
+		t.Errorf("another holds the lease: %v", err)
 	}
 }

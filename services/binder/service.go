@@ -321,6 +321,17 @@ func (s *Service) leads() int {
 	return 0
 }
 
+// Elects returns an error if this binder still counts itself as the holder of the lease of its shared names, and has not renewed it for so long that something in it stands still. It is what
+// kube-scheduler's check leaderElection is.
+func (s *Service) Elects() error { return s.elects(time.Now()) }
+
+func (s *Service) elects(now time.Time) error {
+	if t := s.open(); t != nil {
+		return t.names.overdue(now)
+	}
+	return nil
+}
+
 // Available returns nil while this binder does its part: it is ready, or it stands by for the binder, or another scheduler, that is elected.
 // Between its election and the opening of its epoch, and without etcd, it is neither.
 func (s *Service) Available() error {

@@ -95,6 +95,9 @@ func (l *Lease) String() string { return l.lock.Describe() }
 // Name returns the name without the namespace.
 func (l *Lease) Name() string { return l.cfg.Name }
 
+// Duration returns how long others leave it alone when its holder does not renew it.
+func (l *Lease) Duration() time.Duration { return l.cfg.Duration }
+
 // RetryPeriod returns how long a holder waits between two calls of Try.
 func (l *Lease) RetryPeriod() time.Duration { return l.cfg.RetryPeriod }
 
