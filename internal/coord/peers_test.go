@@ -11,13 +11,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berth-scheduler/berth/internal/certs"
 	"github.com/berth-scheduler/berth/internal/logtest"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // house is where the processes of peers find each other, in memory.
@@ -503,7 +503,7 @@ func TestAPeerThatIsNewIsToldTheSameAsTheMembers(t *testing.T) {
 
 // TestSilenceIsCountedOnlyWhileItIsAskedAbout: a process that stands still has heard nothing of others, whose fault that is not.
 func TestSilenceIsCountedOnlyWhileItIsAskedAbout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		nobody := errors.New("nobody is there")
 		a := &peerage{
 			Peers:  &Peers{All: []string{"10.0.0.1:1"}, Connect: func(context.Context, string, string) (net.Conn, error) { return nil, nobody }},

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // fakeLease is a lease in memory that a test hands round.
@@ -461,7 +461,7 @@ func TestPreemptionsAndReportsEndWithTheStint(t *testing.T) {
 
 // TestALeaseThatNobodyTriesAnyMoreIsOverdue, and no other: one that cannot be renewed for want of an API server is given up by the clock.
 func TestALeaseThatNobodyTriesAnyMoreIsOverdue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := newNames(newFakeLease(), []string{scheduler})
 		limit := n.lease.Duration() + electionTolerance
 		is := func(when string, after time.Duration, want bool) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/test/bubble"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,7 +64,7 @@ func forbidden(resource, verb string) error {
 
 // TestWhoMayListAndNotWatchDoesNotFlap is about a role with the one verb and without the other: what is told of such a resource is as old as its last list.
 func TestWhoMayListAndNotWatchDoesNotFlap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var mayWatch atomic.Bool
 		var lists atomic.Int32
 		log := &logtest.Buffer{}
@@ -131,7 +132,7 @@ func TestWhoMayListAndNotWatchDoesNotFlap(t *testing.T) {
 
 // TestAnAPIServerThatIsAwayIsLoggedOnce though a reflector asks in three ways, and each time in other words.
 func TestAnAPIServerThatIsAwayIsLoggedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var away, denies atomic.Bool
 		var calls atomic.Int32
 		log := &logtest.Buffer{}
