@@ -25,7 +25,7 @@ func applyCommand(opt Options) *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Create or update nodes, pods, services and the like of the local source",
 		Long: "Apply sends manifests (YAML or JSON; Namespace, Node, Pod, Service, ReplicationController, ReplicaSet,\n" +
-			"StatefulSet and PodDisruptionBudget objects, and what volumes are made of: PersistentVolume, PersistentVolumeClaim,\n" +
+			"StatefulSet, PodDisruptionBudget and PodGroup objects, and what volumes are made of: PersistentVolume, PersistentVolumeClaim,\n" +
 			"StorageClass, CSINode, CSIDriver, CSIStorageCapacity and VolumeAttachment; or a List of them) to Berth. All of them\n" +
 			"are checked before any of them is written. Of services and controllers only the selectors count: nothing makes pods\n" +
 			"of a ReplicaSet. Nor does anything compute how many disruptions a PodDisruptionBudget allows, or make a volume:\n" +
@@ -262,6 +262,7 @@ var kinds = []struct {
 	{"CSIDriver", []string{"csidriver", "csidrivers"}},
 	{"CSIStorageCapacity", []string{"csistoragecapacity", "csistoragecapacities"}},
 	{"VolumeAttachment", []string{"volumeattachment", "volumeattachments"}},
+	{"PodGroup", []string{"podgroup", "podgroups"}},
 }
 
 func namespaced(kind string) bool { return !slices.Contains(inNoNamespace, kind) }

@@ -27,6 +27,7 @@ func (s *State) Clone() *State {
 	c.nominated = cloneSlices(s.nominated)
 	c.objects = s.objects.clone()
 	c.volumes = s.volumes.clone()
+	c.groups = cloneGroups(s.groups)
 	c.selectorsModified = maps.Clone(s.selectorsModified)
 
 	c.pods = slices.Clone(s.pods)

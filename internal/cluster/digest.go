@@ -112,6 +112,9 @@ func (s *State) hashPod(p *Pod) uint64 {
 	e.Text(p.Nominated)
 	e.Int(p.Started)
 	e.Bool(p.NeverPreempts)
+	if p.Group != "" { // members of the release before know none
+		e.Text(p.Group)
+	}
 	s.scratch = e.b
 	return hashBytes(e.b)
 }

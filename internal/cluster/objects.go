@@ -27,6 +27,8 @@ const (
 
 	// UnservedKind is no kind of Kubernetes: its objects name resources that cannot be read.
 	UnservedKind ObjectKind = kindObject + 8
+
+	PodGroupKind ObjectKind = kindObject + 9
 )
 
 // objectKinds says of each kind how Kubernetes calls it, and returns an object that has its key and nothing else. One of a kind that
@@ -45,6 +47,7 @@ var objectKinds = map[ObjectKind]objectKind{
 		return &CSIStorageCapacity{Namespace: k.Namespace, Name: k.Name}
 	}},
 	VolumeAttachmentKind: {"VolumeAttachment", func(k ObjectKey) Object { return &VolumeAttachment{Name: k.Name} }},
+	PodGroupKind:         {"PodGroup", func(k ObjectKey) Object { return &PodGroup{Namespace: k.Namespace, Name: k.Name} }},
 	UnservedKind:         {"Unserved", func(k ObjectKey) Object { return &Unserved{Name: k.Name} }},
 }
 

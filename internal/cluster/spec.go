@@ -243,6 +243,8 @@ type Pod struct {
 	// Preempted says that it is deleting because a scheduler has preempted it: its condition DisruptionTarget has the
 	// reason PreemptionByScheduler.
 	Preempted bool
+	// Group is the name of the PodGroup that it belongs to: spec.schedulingGroup.podGroupName; "": it belongs to none. It need not exist.
+	Group string
 }
 
 // PluginWeight is a plugin, or a resource, with its weight.

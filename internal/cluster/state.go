@@ -89,6 +89,7 @@ type State struct {
 	nominated    map[string][]PodID // pending pods by the node they are nominated to
 	objects      objects
 	volumes      volumes
+	groups       map[GroupKey]*members // by the name that pods give; none is empty
 
 	namespaceDigest   uint64         // what namespaces add to the digest
 	selectorsModified map[string]Seq // by namespace
@@ -123,6 +124,7 @@ func New(v Version) *State {
 		podByUID:          make(map[string]PodID),
 		orphans:           make(map[string][]PodID),
 		volumes:           newVolumes(),
+		groups:            make(map[GroupKey]*members),
 	}
 	s.Nodes.symbols = &s.Symbols
 	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {

@@ -30,6 +30,7 @@ func (s *State) setPod(d PodSet) {
 		}
 		s.digest -= p.digest(d.ID)
 		s.unnominate(d.ID)
+		s.leaveGroup(d.ID)
 		s.leave(d.ID)
 		s.count(p, -1)
 		s.release(p.Class)
@@ -52,6 +53,7 @@ func (s *State) setPod(d PodSet) {
 	p.NodeName, p.Attempt = nodeName, attempt
 	p.Preempting, p.Victim = preempting && phase == Pending, victim && phase != Pending
 	s.count(p, 1)
+	s.enterGroup(d.ID)
 	s.enter(d.ID, node)
 	s.digest += p.digest(d.ID)
 	s.nominate(d.ID)
@@ -66,6 +68,7 @@ func (s *State) removePod(id PodID) {
 	p := &s.pods[id]
 	s.digest -= p.digest(id)
 	s.unnominate(id)
+	s.leaveGroup(id)
 	s.leave(id)
 	s.count(p, -1)
 	s.release(p.Class)
@@ -113,9 +116,11 @@ func (s *State) place(id PodID, phase Phase, node NodeIndex, nodeName string, at
 	if moves {
 		s.leave(id)
 	}
+	s.leaveGroup(id)
 	s.count(p, -1)
 	p.Phase, p.NodeName, p.Attempt = phase, nodeName, attempt
 	s.count(p, 1)
+	s.enterGroup(id)
 	p.Preempting, p.Victim = p.Preempting && phase == Pending, p.Victim && phase != Pending
 	if moves {
 		s.enter(id, node)

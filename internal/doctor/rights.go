@@ -16,32 +16,43 @@ type Right struct {
 	Group, Resource, Subresource string
 	Verbs                        []string
 	For                          string // what Berth needs it for
+	Version                      string // of an API that few servers serve: the right is needed only where it is there; "": everywhere
 }
 
 // Rights are those that a binder needs of the API server, but for the Lease's. A test compares them with what is deployed.
 var Rights = []Right{
-	{"", "pods", "", []string{"get", "list", "watch"}, "what is to be placed, and what is"},
-	{"", "nodes", "", []string{"list", "watch"}, "where they go"},
-	{"", "namespaces", "", []string{"list", "watch"}, "affinity by namespaces"},
-	{"", "services", "", []string{"list", "watch"}, "the default spread constraints"},
-	{"", "replicationcontrollers", "", []string{"list", "watch"}, "the default spread constraints"},
-	{"apps", "replicasets", "", []string{"list", "watch"}, "the default spread constraints"},
-	{"apps", "statefulsets", "", []string{"list", "watch"}, "the default spread constraints"},
-	{"", "persistentvolumes", "", []string{"get", "list", "watch", "patch"}, "pods with volumes"},
-	{"", "persistentvolumeclaims", "", []string{"get", "list", "watch", "patch"}, "pods with volumes"},
-	{"storage.k8s.io", "storageclasses", "", []string{"list", "watch"}, "pods with volumes"},
-	{"storage.k8s.io", "csinodes", "", []string{"list", "watch"}, "pods with volumes"},
-	{"storage.k8s.io", "csidrivers", "", []string{"list", "watch"}, "pods with volumes"},
-	{"storage.k8s.io", "csistoragecapacities", "", []string{"list", "watch"}, "pods with volumes"},
-	{"storage.k8s.io", "volumeattachments", "", []string{"list", "watch"}, "pods with volumes"},
-	{"policy", "poddisruptionbudgets", "", []string{"list", "watch"}, "preemption"},
-	{"", "pods", "", []string{"delete"}, "preemption"},
-	{"", "pods", "binding", []string{"create"}, "placing pods"},
-	{"", "pods", "status", []string{"patch"}, "saying why a pod waits"},
-	{"events.k8s.io", "events", "", []string{"create", "patch"}, "events"},
+	{"", "pods", "", []string{"get", "list", "watch"}, "what is to be placed, and what is", ""},
+	{"", "nodes", "", []string{"list", "watch"}, "where they go", ""},
+	{"", "namespaces", "", []string{"list", "watch"}, "affinity by namespaces", ""},
+	{"", "services", "", []string{"list", "watch"}, "the default spread constraints", ""},
+	{"", "replicationcontrollers", "", []string{"list", "watch"}, "the default spread constraints", ""},
+	{"apps", "replicasets", "", []string{"list", "watch"}, "the default spread constraints", ""},
+	{"apps", "statefulsets", "", []string{"list", "watch"}, "the default spread constraints", ""},
+	{"", "persistentvolumes", "", []string{"get", "list", "watch", "patch"}, "pods with volumes", ""},
+	{"", "persistentvolumeclaims", "", []string{"get", "list", "watch", "patch"}, "pods with volumes", ""},
+	{"storage.k8s.io", "storageclasses", "", []string{"list", "watch"}, "pods with volumes", ""},
+	{"storage.k8s.io", "csinodes", "", []string{"list", "watch"}, "pods with volumes", ""},
+	{"storage.k8s.io", "csidrivers", "", []string{"list", "watch"}, "pods with volumes", ""},
+	{"storage.k8s.io", "csistoragecapacities", "", []string{"list", "watch"}, "pods with volumes", ""},
+	{"storage.k8s.io", "volumeattachments", "", []string{"list", "watch"}, "pods with volumes", ""},
+	{"scheduling.k8s.io", "podgroups", "", []string{"list", "watch"}, "pods of PodGroups", "v1alpha2"},
+	{"policy", "poddisruptionbudgets", "", []string{"list", "watch"}, "preemption", ""},
+	{"", "pods", "", []string{"delete"}, "preemption", ""},
+	{"", "pods", "binding", []string{"create"}, "placing pods", ""},
+	{"", "pods", "status", []string{"patch"}, "saying why a pod waits", ""},
+	{"events.k8s.io", "events", "", []string{"create", "patch"}, "events", ""},
 }
 
 const grant = "give the user the ClusterRoles system:kube-scheduler and system:volume-scheduler, or those of deploy/kustomize/base/rbac.yaml"
+
+// serves reports whether the API server has a version of a group of its API.
+func (x *examined) serves(version string) (bool, error) {
+	_, err := x.client.Discovery().ServerResourcesForGroupVersion(version)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("ask whether %s is served: %w", version, err)
+	}
+	return err == nil, nil
+}
 
 // rights finds what the user of the kubeconfig may not do.
 func (x *examined) rights(ctx context.Context) ([]Finding, error) {
@@ -61,6 +72,15 @@ func (x *examined) rights(ctx context.Context) ([]Finding, error) {
 	}
 	for _, r := range Rights {
 		var missing []string
+		if r.Version != "" {
+			served, err := x.serves(r.Group + "/" + r.Version)
+			if err != nil {
+				return out, err
+			}
+			if !served {
+				continue
+			}
+		}
 		for _, verb := range r.Verbs {
 			ok, err := may(authorizationv1.ResourceAttributes{Group: r.Group, Resource: r.Resource, Subresource: r.Subresource, Verb: verb})
 			if err != nil {

@@ -16,7 +16,7 @@ var (
 		Judges:     []Aspect{Claims},
 		postFilter: func(string) string { return "no new claims to deallocate" },
 	}
-	gangScheduling             = Descriptor{Name: "GangScheduling", Points: []string{"preEnqueue", "permit"}, Gated: true, OwnGate: true, Unbuilt: true}
+	gangScheduling             = Descriptor{Name: "GangScheduling", Points: []string{"preEnqueue", "permit"}, Gated: true, OwnGate: true, Unbuilt: true, Judges: []Aspect{Groups}}
 	topologyPlacementGenerator = Descriptor{Name: "TopologyPlacementGenerator", Points: []string{"placementGenerate"}, Gated: true, Unbuilt: true}
 	podGroupPodsCount          = Descriptor{Name: "PodGroupPodsCount", Points: []string{"placementScore"}, Gated: true, Unbuilt: true}
 )

@@ -96,6 +96,7 @@ const (
 	SharedDisks
 	AttachedVolumes
 	Features
+	Groups
 )
 
 // JudgeOf returns the name of the plugin that judges an aspect.

@@ -35,6 +35,12 @@ type Options struct {
 	Like *ControlPlane
 }
 
+// PodGroups are flags of an API server of Kubernetes 1.36 that serves PodGroups, and lets pods name theirs.
+var PodGroups = []string{
+	"--feature-gates=GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true,WorkloadAwarePreemption=true",
+	"--runtime-config=scheduling.k8s.io/v1alpha2=true",
+}
+
 // ControlPlane is a running etcd and kube-apiserver. Its methods may be called concurrently, except those that stop and
 // start things.
 type ControlPlane struct {

@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,6 +31,7 @@ const (
 	KindCSIDriver             = "CSIDriver"
 	KindCSIStorageCapacity    = "CSIStorageCapacity"
 	KindVolumeAttachment      = "VolumeAttachment"
+	KindPodGroup              = "PodGroup"
 )
 
 // kinds are the kinds in the order in which they are listed to people.
@@ -104,6 +106,9 @@ var kinds = []kind{
 		to.TypeMeta, to.Spec.Attacher, to.Spec.NodeName = from.TypeMeta, from.Spec.Attacher, from.Spec.NodeName
 		to.Spec.Source.PersistentVolumeName = from.Spec.Source.PersistentVolumeName
 	})),
+	other(KindPodGroup, schedulingv1alpha2.SchemeGroupVersion, "podgroups", validatePodGroup, func(from, to *schedulingv1alpha2.PodGroup) {
+		to.TypeMeta, to.Spec = from.TypeMeta, from.Spec
+	}),
 }
 
 // kind is what there is to know of a kind of objects.

@@ -21,7 +21,7 @@ func TestAKindThatIsOnlyReadFromElsewhereHasNoManifests(t *testing.T) {
 		t.Error("there are manifests of it")
 	}
 	_, err := Parse([]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}"))
-	if err == nil || !strings.Contains(err.Error(), `"ConfigMap" is not supported, want Node,`) || !strings.Contains(err.Error(), "CSIStorageCapacity, VolumeAttachment or List") {
+	if err == nil || !strings.Contains(err.Error(), `"ConfigMap" is not supported, want Node,`) || !strings.Contains(err.Error(), "CSIStorageCapacity, VolumeAttachment, PodGroup or List") {
 		t.Errorf("read as a manifest: %v", err)
 	}
 }

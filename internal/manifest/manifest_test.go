@@ -77,7 +77,7 @@ func TestBadInputIsRefusedWithItsPlace(t *testing.T) {
 		{"a list of objects", "- " + `{"kind":"Node"}`, []string{"document 1: want a mapping"}},
 		{"a kind that is not text", "apiVersion: v1\nkind: 7\nmetadata: {name: x}", []string{`document 1, kind: want text (put it in quotes), not the number 7`}},
 		{"another kind", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d, namespace: x}", []string{
-			`document 1, Deployment x/d, kind: "Deployment" is not supported, want Node, Pod, Namespace, Service, ReplicationController, ReplicaSet, StatefulSet, PodDisruptionBudget, PersistentVolume, PersistentVolumeClaim, StorageClass, CSINode, CSIDriver, CSIStorageCapacity, VolumeAttachment or List`}},
+			`document 1, Deployment x/d, kind: "Deployment" is not supported, want Node, Pod, Namespace, Service, ReplicationController, ReplicaSet, StatefulSet, PodDisruptionBudget, PersistentVolume, PersistentVolumeClaim, StorageClass, CSINode, CSIDriver, CSIStorageCapacity, VolumeAttachment, PodGroup or List`}},
 		{"a kind of another version", "apiVersion: apps/v1beta1\nkind: StatefulSet\nmetadata: {name: s}", []string{`document 1, StatefulSet s, apiVersion: "apps/v1beta1" is not supported, want "apps/v1"`}},
 		{"a kind without its group", "apiVersion: v1\nkind: ReplicaSet\nmetadata: {name: s}", []string{`document 1, ReplicaSet s, apiVersion: "v1" is not supported, want "apps/v1"`}},
 		{"the second document", node + "---\n" + pod("p", "  nodename: x\n"), []string{"document 2, Pod p, spec.nodename: unknown field"}},

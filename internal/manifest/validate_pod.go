@@ -71,6 +71,16 @@ func validatePlacement(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 		}
 		gates.Insert(gate.Name)
 	}
+	if group := spec.SchedulingGroup; group != nil {
+		p := path.Child("schedulingGroup", "podGroupName")
+		if group.PodGroupName == nil {
+			errs = append(errs, field.Required(p, ""))
+		} else {
+			for _, e := range validation.IsDNS1123Subdomain(*group.PodGroupName) {
+				errs = append(errs, field.Invalid(p, *group.PodGroupName, e))
+			}
+		}
+	}
 	if policy := spec.PreemptionPolicy; policy != nil && !slices.Contains(preemptionPolicies, *policy) {
 		errs = append(errs, field.NotSupported(path.Child("preemptionPolicy"), *policy, preemptionPolicies))
 	}

@@ -45,6 +45,11 @@ func TestWhatIsWrongWithWhatVolumesAreMadeOfIsNamed(t *testing.T) {
 		{"a CSI driver in a namespace", storage(KindCSIDriver, "namespace: shop", "spec: {}"), []string{"metadata.namespace: Forbidden"}},
 		{"a capacity", storage(KindCSIStorageCapacity, "", "capacity: -1\nmaximumVolumeSize: -2\nnodeTopology: {matchLabels: {a b: c}}"), []string{
 			"storageClassName: Required value", `nodeTopology.matchLabels: Invalid value: "a b"`, `capacity: Invalid value: "-1"`, `maximumVolumeSize: Invalid value: "-2"`}},
+		{"a group without a policy", storage(KindPodGroup, "", "spec: {schedulingPolicy: {}}"), []string{"spec.schedulingPolicy: Required value: must be basic or gang"}},
+		{"a group with two", storage(KindPodGroup, "", "spec: {schedulingPolicy: {basic: {}, gang: {minCount: 1}}}"), []string{"spec.schedulingPolicy.gang: Forbidden"}},
+		{"what a group says", storage(KindPodGroup, "", "spec: {schedulingPolicy: {gang: {minCount: 0}}, schedulingConstraints: {topology: [{key: a b}, {key: c}, {key: c}]}, disruptionMode: Some, priority: 1000000001}"), []string{
+			"spec.schedulingPolicy.gang.minCount: Invalid value: 0", `spec.schedulingConstraints.topology[0].key: Invalid value: "a b"`, `spec.schedulingConstraints.topology[2].key: Duplicate value: "c"`,
+			`spec.disruptionMode: Unsupported value: "Some"`, "spec.priority: Invalid value: 1000000001"}},
 		{"an attachment", storage(KindVolumeAttachment, "", "spec: {source: {}}"), []string{"spec.attacher: Required value", "spec.nodeName: Required value"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -46,6 +46,7 @@ var rights = []struct {
 		binderv1.BinderService_AskPreempt_FullMethodName,
 		binderv1.BinderService_AskPostFilter_FullMethodName,
 		binderv1.BinderService_AskPreEnqueue_FullMethodName,
+		binderv1.BinderService_PlaceGroup_FullMethodName,
 	}},
 	{only(coord.RoleBinder), only(coord.RoleGateway), []string{
 		binderv1.BinderService_GetPluginServices_FullMethodName,

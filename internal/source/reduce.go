@@ -77,6 +77,9 @@ func ReducePod(pod *v1.Pod) Pod {
 		p.Started = start.UnixNano()
 	}
 	p.NeverPreempts = pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == v1.PreemptNever
+	if g := pod.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
+		p.Group = *g.PodGroupName
+	}
 	for _, gate := range pod.Spec.SchedulingGates {
 		p.Gates = append(p.Gates, gate.Name)
 	}

@@ -18,6 +18,8 @@ var Reductions = map[string]Reduction{
 	cluster.CSIDriverKind.String():             ObjectReduction(cluster.CSIDriverKind, ReduceCSIDriver),
 	cluster.CSIStorageCapacityKind.String():    ObjectReduction(cluster.CSIStorageCapacityKind, ReduceCSIStorageCapacity),
 	cluster.VolumeAttachmentKind.String():      ObjectReduction(cluster.VolumeAttachmentKind, ReduceVolumeAttachment),
+
+	cluster.PodGroupKind.String(): ObjectReduction(cluster.PodGroupKind, ReducePodGroup),
 }
 
 // Reduction is how the objects of a kind are told.

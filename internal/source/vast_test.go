@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -77,6 +78,7 @@ func TestWhatIsVastIsReducedAtOnce(t *testing.T) {
 		cluster.CSIDriverKind.String():             func() any { return new(storagev1.CSIDriver) },
 		cluster.CSIStorageCapacityKind.String():    func() any { return new(storagev1.CSIStorageCapacity) },
 		cluster.VolumeAttachmentKind.String():      func() any { return new(storagev1.VolumeAttachment) },
+		cluster.PodGroupKind.String():              func() any { return new(schedulingv1alpha2.PodGroup) },
 	}
 	for what, with := range vast {
 		t.Run(what, func(t *testing.T) {

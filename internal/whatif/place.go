@@ -51,8 +51,10 @@ type PodOutcome struct {
 	Pod                  cluster.PodID
 	UID, Namespace, Name string
 	Outcome              Outcome
-	Node                 string   // Placed, Preempts: where it is
-	Victims              []Victim // Preempts: who had to go, the most important first of each preemption
+	Node                 string // Placed, Preempts: where it is
+	// Volumes is what has been chosen for claims of a pod that is Placed. Of PlaceGroup only.
+	Volumes []cluster.VolumeChoice
+	Victims []Victim // Preempts: who had to go, the most important first of each preemption
 	// Of pods that are Unplaced: how many nodes there are, why not these, and kube-scheduler's text.
 	Nodes    int
 	Verdicts []engine.VerdictCount

@@ -175,6 +175,7 @@ func pod(m *logv1.PodSet) cluster.Pod {
 		Started:       m.GetStarted(),
 		NeverPreempts: m.GetNeverPreempts(),
 		Preempted:     m.GetPreempted(),
+		Group:         m.GetGroup(),
 	}
 }
 

@@ -118,6 +118,7 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 			Preempting:    d.Preempting,
 			Victim:        d.Victim,
 			Volumes:       each(d.Volumes, toVolumeChoice),
+			Group:         d.Pod.Group,
 		}}}, nil
 	case cluster.PodAssumed:
 		return &logv1.Delta{Change: &logv1.Delta_PodAssumed{PodAssumed: &logv1.PodAssumed{

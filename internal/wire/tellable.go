@@ -43,6 +43,7 @@ func tellablePod(d *cluster.PodSet) error {
 	text("required_node", d.Pod.RequiredNode)
 	text("node name", d.Pod.NodeName)
 	text("nominated node", d.Pod.Nominated)
+	text("group", d.Pod.Group)
 	for _, gate := range d.Pod.Gates {
 		text("scheduling gates", gate)
 	}

@@ -33,7 +33,8 @@ type ledger struct {
 	elsewhere  allowance           // for searches for other nodes for them
 	// interests are, of pods without a node, the extenders that they interest.
 	interests map[string]extender.Interest // by uid
-	broken    error                        // why the first transaction failed: a broken invariant
+	trail     trail
+	broken    error // why the first transaction failed: a broken invariant
 }
 
 // ledgerConfig is everything a ledger needs.
@@ -61,7 +62,7 @@ type lastPreemption struct {
 
 func newLedger(cfg ledgerConfig) (*ledger, error) {
 	l := &ledger{ledgerConfig: cfg, state: cluster.New(cluster.Version{Epoch: cfg.epoch}), preempted: make(map[string]lastPreemption), unprovided: make(map[string][]string), interests: make(map[string]extender.Interest)}
-	l.tx.state = l.state
+	l.tx.state, l.tx.trail = l.state, &l.trail
 	l.fold = ingest.New(l.state, l.tx.apply, ingest.Telling(wire.Tellable, cfg.unsupported))
 	return l, l.update(func(tx *tx) error { return tx.apply(cluster.SettingsSet{Settings: cfg.settings}) })
 }
@@ -70,6 +71,7 @@ func newLedger(cfg ledgerConfig) (*ledger, error) {
 // soon as it is applied; followers, the recorder and the lanes get all of it together when it ends, or nothing.
 type tx struct {
 	state   *cluster.State
+	trail   *trail
 	running bool
 	err     error            // of the first delta that the state refused
 	changes []replica.Change // so far
@@ -95,6 +97,7 @@ func (t *tx) apply(d cluster.Delta) error {
 		return t.err
 	}
 	t.changes = append(t.changes, replica.Change{Delta: d, Digest: t.state.Digest()})
+	t.trail.add(t.state, d)
 	return nil
 }
 

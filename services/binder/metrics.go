@@ -46,6 +46,7 @@ type metrics struct {
 	volumeErrors                *prometheus.CounterVec
 	transitionsRefused          prometheus.Counter
 	recordSeconds, bindSeconds  prometheus.Histogram
+	groupSeconds                prometheus.Histogram
 	preemptionVictims           prometheus.Histogram
 	permitWait                  *prometheus.HistogramVec
 	evictingSeconds             *prometheus.HistogramVec
@@ -103,6 +104,7 @@ func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*
 		laneDropped:   counters("lane", "lane_dropped_total", "What a lane did not take because it was full, by lane."),
 		laneFailed:    counters("lane", "lane_failed_total", "Writes of a lane that failed and are not repeated, by lane."),
 		recordSeconds: histogram("berth", "binder", "record_seconds", times, "Time to write a version with its intents to etcd."),
+		groupSeconds:  histogram("berth", "binder", "group_seconds", times, "Time to find places for the pods of a PodGroup, and to place them."),
 		bindSeconds:   histogram("berth", "binder", "bind_seconds", times, "Time of one Bind call to the source."),
 		// kube-scheduler's name and text.
 		preemptionVictims: histogram("", "scheduler", "preemption_victims", prometheus.ExponentialBuckets(1, 2, 7),

@@ -459,6 +459,15 @@ func (s *Service) AskPostFilter(ctx context.Context, req *binderv1.AskPostFilter
 	return t.askPostFilter(ctx, req)
 }
 
+// PlaceGroup implements BinderService.
+func (s *Service) PlaceGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+	t, err := s.active()
+	if err != nil {
+		return nil, err
+	}
+	return t.placeGroup(ctx, req)
+}
+
 // AskPreEnqueue implements BinderService.
 func (s *Service) AskPreEnqueue(ctx context.Context, req *binderv1.AskPreEnqueueRequest) (*binderv1.AskPreEnqueueResponse, error) {
 	t, err := s.active()

@@ -42,7 +42,8 @@ type term struct {
 	// bindTimeouts are Config.BindTimeouts.
 	bindTimeouts map[string]time.Duration
 	extenders    *extenders // nil: there are no extenders
-	evicting     *bound     // preemptions that are being carried out, and are not late
+	groups       *groups
+	evicting     *bound // preemptions that are being carried out, and are not late
 	events       *eventLane
 	reports      *reportLane
 	shards       shardGuard
@@ -157,6 +158,7 @@ func newTerm(cfg termConfig) (*term, error) {
 		preparing:   preparing, bindTimeouts: cfg.BindTimeouts,
 		stepping:  stepping,
 		extenders: cfg.extenders,
+		groups:    newGroups(cfg.Parallelism),
 		evicting:  evicting,
 		events:    events,
 		reports: newReportLane(reportLaneConfig{
@@ -172,6 +174,7 @@ func newTerm(cfg termConfig) (*term, error) {
 		trace: cfg.Trace,
 	}
 	t.recorder.prepares = t.prepares
+	ledger.trail.drop = t.groups.drop
 	return t, nil
 }
 

@@ -48,6 +48,7 @@ type cycle struct {
 	*driver // of the shard, which the cycle does not outlive
 	workers workers
 
+	group    *cluster.GroupKey // whose pods these are; nil: of none
 	popped   time.Time
 	attempts []*attempt // in queue order
 	version  cluster.Version
@@ -89,6 +90,9 @@ func (c *cycle) run(ctx context.Context, to workers) error {
 		c.endTraces()
 	}()
 
+	if c.group != nil {
+		return c.placeGroup(ctx)
+	}
 	// 1. Where can they go?
 	if c.nodes > 0 {
 		if err := c.extensionPoint(pointFilter, "filter", c.attempts, func() error { return c.filter(ctx) }); err != nil {

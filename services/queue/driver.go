@@ -237,6 +237,9 @@ func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, ou
 		d.sh.knock() // who has served its backoff may have to be asked about
 		if len(batch) > 0 {
 			c, outranked = d.newCycle(now, st, batch), false
+			if group, ok := d.sh.queue.Group(batch[0]); ok {
+				c.group = &group
+			}
 			return nil
 		}
 		next, _ = d.sh.queue.Next()
@@ -248,12 +251,18 @@ func (d *driver) look(ctx context.Context) (c *cycle, next time.Time, looked, ou
 	return c, next, looked, outranked, err
 }
 
-// popBatch pops the next batch: as many pods as it may have, or fewer if these have many claims. The caller holds the shard's lock.
+// popBatch pops the next batch: as many pods as it may have, or fewer if these have many claims; or all pods of a PodGroup. The caller holds the shard's lock.
 func (d *driver) popBatch(now time.Time, st *cluster.State, floor int32) (batch []pending.Attempt, outranked bool) {
 	for claims := 0; len(batch) < d.limit() && claims < claimsAtATime; {
+		if len(batch) > 0 && d.sh.queue.NextIsGroup(now) {
+			break
+		}
 		var next []pending.Attempt
 		if next, outranked = d.sh.queue.PopAbove(now, 1, floor); len(next) == 0 {
 			break
+		}
+		if _, grouped := d.sh.queue.Group(next[0]); grouped {
+			return next, false
 		}
 		batch = append(batch, next...)
 		claims += claimsOf(st, next[0].Subject)

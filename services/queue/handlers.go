@@ -114,7 +114,7 @@ func (s *Service) GetPending(ctx context.Context, request *queuev1.GetPendingReq
 			if !ok {
 				continue
 			}
-			number, _ := pending.ShardOf(st, st.Pod(id).Class)
+			number, _ := pending.ShardOf(st, st.Pod(id))
 			sh := owned[number]
 			if sh == nil {
 				continue

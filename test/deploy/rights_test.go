@@ -179,7 +179,8 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 	}
 	c := startCluster(t, kubetest.Options{Authorization: "RBAC", APIServerFlags: []string{
 		"--audit-policy-file=" + policy, "--audit-log-path=" + log, "--audit-log-mode=blocking",
-		"--feature-gates=WatchList=false", // clients fall back to lists, as with older API servers
+		"--feature-gates=WatchList=false,GenericWorkload=true", // clients fall back to lists, as with older API servers
+		"--runtime-config=scheduling.k8s.io/v1alpha2=true",
 	}})
 
 	// 1. Every object, strictly, and a pod of every workload under the namespace's Pod Security.

@@ -234,6 +234,7 @@ func TestOnlyBindersGatewaysAndCollectorsMayUseTheAPIServerAndNoMoreThanTheyNeed
 		{"berth-binder", "", "persistentvolumes persistentvolumeclaims", "list watch"},
 		{"berth-binder", "", "persistentvolumes persistentvolumeclaims", "get patch"}, // what has been chosen for claims
 		{"berth-binder", "storage.k8s.io", "storageclasses csinodes csidrivers csistoragecapacities volumeattachments", "list watch"},
+		{"berth-binder", "scheduling.k8s.io", "podgroups", "list watch"}, // which pods are placed together
 		{"berth-binder", "policy", "poddisruptionbudgets", "list watch"}, // which pods preemption spares
 		{"berth-binder", "", "pods", "delete"},                           // their eviction
 		{"berth-binder", "", "pods/binding", "create"},                   // placements

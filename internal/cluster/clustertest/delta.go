@@ -485,6 +485,9 @@ func newPod(intn Intn, st *cluster.State) (cluster.Delta, bool) {
 	p.Deleting = intn.one(8)
 	p.Preempted = p.Deleting && intn.one(2)
 	p.NeverPreempts = intn.one(4)
+	if intn.one(4) {
+		p.Group = pick(intn, volumeNames) // which need not exist
+	}
 	return cluster.PodSet{ID: id, Pod: p}, true
 }
 

@@ -89,7 +89,7 @@ func Recompute(st *cluster.State) error {
 	if p := st.Pod(st.FreePod()); p != nil {
 		return fmt.Errorf("free pod id %d is that of %q", st.FreePod(), p.UID)
 	}
-	for _, recompute := range []func(*cluster.State) error{recomputeImages, recomputeKeys, recomputeTerms, recomputeNominations, recomputeServices, recomputeVolumes} {
+	for _, recompute := range []func(*cluster.State) error{recomputeImages, recomputeKeys, recomputeTerms, recomputeNominations, recomputeServices, recomputeVolumes, recomputeGroups} {
 		if err := recompute(st); err != nil {
 			return err
 		}

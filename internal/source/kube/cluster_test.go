@@ -17,6 +17,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,7 +39,7 @@ type testCluster struct {
 }
 
 func startCluster(t testing.TB) *testCluster {
-	plane := kubetest.StartT(t, kubetest.Options{})
+	plane := kubetest.StartT(t, kubetest.Options{APIServerFlags: kubetest.PodGroups})
 	return &testCluster{plane: plane, client: plane.Client()}
 }
 
@@ -286,6 +287,8 @@ func (c *testCluster) SetObject(t testing.TB, object metav1.Object) {
 		set(t, storage.CSIStorageCapacities(o.Namespace), o, nil)
 	case *storagev1.VolumeAttachment:
 		set(t, storage.VolumeAttachments(), o, nil)
+	case *schedulingv1alpha2.PodGroup:
+		set(t, c.client.SchedulingV1alpha2().PodGroups(o.Namespace), o, nil)
 	default:
 		t.Fatalf("set a %T", object)
 	}
@@ -341,6 +344,11 @@ func (c *testCluster) DeleteObject(t testing.TB, kind, namespace, name string) {
 		err = storage.CSIStorageCapacities(namespace).Delete(within(t), name, metav1.DeleteOptions{})
 	case "VolumeAttachment":
 		err = storage.VolumeAttachments().Delete(within(t), name, metav1.DeleteOptions{})
+	case "PodGroup":
+		groups := c.client.SchedulingV1alpha2().PodGroups(namespace)
+		if _, err = groups.Patch(within(t), name, types.MergePatchType, unprotected, metav1.PatchOptions{}); err == nil {
+			err = groups.Delete(within(t), name, metav1.DeleteOptions{})
+		}
 	default:
 		t.Fatalf("delete a %s", kind)
 	}

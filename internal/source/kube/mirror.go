@@ -78,6 +78,7 @@ type mirror struct {
 
 	resource string
 	needed   bool // without it nothing is placed
+	rare     bool // resource.rare
 
 	// Of the goroutine that follows the resource: whether it has been told for the first time, what says that it cannot be read, nil if it can, since when it has been refused, and whether the watch
 	// begins with all that there is: then it is what replaces.

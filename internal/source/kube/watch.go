@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,6 +59,7 @@ type resource struct {
 	kind    kind   // unset: as source.Reductions has it
 	placing bool   // who places pods writes to it
 	needed  bool   // without it, nothing is placed
+	rare    bool   // most API servers do not serve it: one that does not is believed at once
 	lists   *lists
 }
 
@@ -72,7 +74,7 @@ func listing[L runtime.Object](list func(context.Context, metav1.ListOptions) (L
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
 }
 
-// Watch follows nodes, namespaces, pods, services, controllers, PodDisruptionBudgets, and what volumes are made of, until ctx ends.
+// Watch follows nodes, namespaces, pods, services, controllers, PodDisruptionBudgets, PodGroups, and what volumes are made of, until ctx ends.
 func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	s.start()
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(s.cfg.Log.Handler()))
@@ -91,7 +93,7 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 			}
 			r.lists.told()
 		})
-		m.resource, m.needed = r.name, r.needed
+		m.resource, m.needed, m.rare = r.name, r.needed, r.rare
 		m.keeps = r.name == volumesResource || r.name == claimsResource
 		if r.name == nodesResource {
 			m.changes = &s.nodeChanges
@@ -113,7 +115,7 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 // followed returns all that is followed, by way of client.
 func followed(client kubernetes.Interface, pods, nodes kind) []resource {
 	const everywhere = metav1.NamespaceAll
-	core, apps, policy, storage := client.CoreV1(), client.AppsV1(), client.PolicyV1(), client.StorageV1()
+	core, apps, policy, storage, scheduling := client.CoreV1(), client.AppsV1(), client.PolicyV1(), client.StorageV1(), client.SchedulingV1alpha2()
 	all := []resource{
 		{
 			name: nodesResource, example: &v1.Node{}, kind: nodes, needed: true,
@@ -160,6 +162,9 @@ func followed(client kubernetes.Interface, pods, nodes kind) []resource {
 		}, {
 			name: "volumeattachments", example: &storagev1.VolumeAttachment{},
 			list: listing(storage.VolumeAttachments().List), watch: storage.VolumeAttachments().Watch,
+		}, {
+			name: cluster.PodGroupResource, example: &schedulingv1alpha2.PodGroup{}, rare: true,
+			list: listing(scheduling.PodGroups(everywhere).List), watch: scheduling.PodGroups(everywhere).Watch,
 		},
 	}
 	for i := range all {
@@ -330,7 +335,7 @@ func (s *Source) mayDoWithout(m *mirror) bool {
 	}
 	told := m.teller.neededSince()
 	switch {
-	case m.lacking != nil:
+	case m.lacking != nil, m.rare:
 		return true
 	case told.IsZero():
 		return false

@@ -1,4 +1,4 @@
-// Package local is a cluster without Kubernetes: nodes, pods, namespaces, services, controllers, PodDisruptionBudgets, and what
+// Package local is a cluster without Kubernetes: nodes, pods, namespaces, services, controllers, PodDisruptionBudgets, PodGroups, and what
 // volumes are made of, are ordinary manifests kept in etcd, and so are the placements of the pods. Everything is in etcd and nothing else, so it survives the restart of any process.
 //
 // [Store] is how manifests get in and out; the gateway uses it. [Source] is how the binder sees them; it implements
@@ -21,6 +21,7 @@
 //	local/csidrivers/<name>
 //	local/csistoragecapacities/<namespace>/<name>
 //	local/volumeattachments/<name>
+//	local/podgroups/<namespace>/<name>               schedulingv1alpha2.PodGroup as JSON: its spec
 //	local/placements/<uid>         {"namespace","name","node","time"}: the pod is on the node
 //	local/conditions/<uid>         {"namespace","name","reason","message","nominated","time"}: why the pod is not placed,
 //	                               and the node that a binder has nominated it to

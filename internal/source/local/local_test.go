@@ -471,7 +471,7 @@ func TestObjectsAreKeptUnderTheirResource(t *testing.T) {
 		"local/replicationcontrollers/": "ReplicationController", "local/replicasets/": "ReplicaSet", "local/statefulsets/": "StatefulSet",
 		"local/poddisruptionbudgets/": "PodDisruptionBudget", "local/persistentvolumes/": "PersistentVolume",
 		"local/persistentvolumeclaims/": "PersistentVolumeClaim", "local/storageclasses/": "StorageClass", "local/csinodes/": "CSINode",
-		"local/csidrivers/": "CSIDriver", "local/csistoragecapacities/": "CSIStorageCapacity", "local/volumeattachments/": "VolumeAttachment",
+		"local/csidrivers/": "CSIDriver", "local/csistoragecapacities/": "CSIStorageCapacity", "local/volumeattachments/": "VolumeAttachment", "local/podgroups/": "PodGroup",
 	}
 	if !maps.Equal(objectKeys, want) {
 		t.Errorf("objects are kept under %q, want %q", objectKeys, want)

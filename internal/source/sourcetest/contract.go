@@ -52,7 +52,7 @@ type Cluster interface {
 	// SetBudget creates or updates a PodDisruptionBudget, its status included.
 	SetBudget(t testing.TB, budget *policyv1.PodDisruptionBudget)
 	DeleteBudget(t testing.TB, namespace, name string)
-	// SetObject creates or updates an object of those that volumes are made of, its status included.
+	// SetObject creates or updates a PodGroup, or an object of those that volumes are made of, its status included.
 	SetObject(t testing.TB, object metav1.Object)
 	DeleteObject(t testing.TB, kind, namespace, name string)
 	// Reported returns how many writes the reports on a pod have made, and the message that stands there.
@@ -121,6 +121,7 @@ func Run(t *testing.T, c Cluster) {
 		{"BudgetsAreTold", budgets},
 		{"ClaimsAndDisksOfPodsAreTold", podVolumes},
 		{"WhatVolumesAreMadeOfIsTold", volumes},
+		{"GroupsOfPodsAreTold", podGroups},
 		{"AVolumeIsBoundToTheClaimThatItWasChosenFor", bindVolumes},
 		{"ANominationIsToldAndCleared", nominate},
 		{"ANominationIsWrittenTogetherWithAReport", nominateInReport},

@@ -12,13 +12,17 @@ import (
 	"github.com/berth-scheduler/berth/internal/engine"
 )
 
-// ShardOf returns the shard of a class, and false if the state does not know the class or has no settings yet.
-func ShardOf(st *cluster.State, class cluster.ClassID) (int32, bool) {
-	c := st.Class(class)
+// ShardOf returns the shard of a pod: that of its class, or of its group if it names one. False: the state does not know the class, or has no settings yet.
+func ShardOf(st *cluster.State, row *cluster.PodRow) (int32, bool) {
+	c := st.Class(row.Class)
 	if c == nil || st.Settings.Shards < 1 {
 		return 0, false
 	}
-	return int32(c.Hash % uint64(st.Settings.Shards)), true
+	hash := c.Hash
+	if key, ok := cluster.GroupOf(&row.Pod); ok {
+		hash = key.Hash()
+	}
+	return int32(hash % uint64(st.Settings.Shards)), true
 }
 
 // holds reports whether a pod of the state belongs in the queue.
@@ -26,7 +30,7 @@ func (q *Queue) holds(st *cluster.State, row *cluster.PodRow) bool {
 	if row.Placed() || row.Deleting {
 		return false
 	}
-	shard, ok := ShardOf(st, row.Class)
+	shard, ok := ShardOf(st, row)
 	return ok && shard == q.shard && st.Profile(st.Class(row.Class).Spec.SchedulerName) != nil
 }
 
@@ -100,7 +104,7 @@ func (q *Queue) Reset(now time.Time, st *cluster.State) {
 }
 
 func (q *Queue) ofShard(st *cluster.State, row *cluster.PodRow) bool {
-	shard, ok := ShardOf(st, row.Class)
+	shard, ok := ShardOf(st, row)
 	return ok && shard == q.shard
 }
 
@@ -186,6 +190,7 @@ func (q *Queue) Apply(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.notes.selector = q.now()
 		q.noteRelations()
 	}
+	q.noteGroup(now, st, d)
 	if st.TermsModified == q.version.Seq {
 		q.noteRelations()
 	}
@@ -285,7 +290,12 @@ func (q *Queue) follow(st *cluster.State, e *entry, row *cluster.PodRow) {
 		q.disuse(e.claims)
 		e.claims = claims
 	}
+	regrouped := e.pod.Namespace != row.Namespace || e.pod.Group != row.Group
 	e.pod, e.held, e.yielded = row.Pod, row.Preempting, st.Yields(row.Class)
+	if regrouped {
+		q.ungroup(e)
+		q.groupEntry(st, e)
+	}
 	q.link(e)
 }
 
@@ -357,6 +367,7 @@ func (q *Queue) add(now time.Time, st *cluster.State, id cluster.PodID, row *clu
 		e.entered = time.Unix(0, row.Created)
 	}
 	q.pods[id] = e
+	q.groupEntry(st, e)
 	q.link(e)
 	return e
 }
@@ -374,6 +385,7 @@ func (q *Queue) drop(id cluster.PodID) {
 	if e := q.pods[id]; e != nil {
 		q.unlink(e)
 		q.disuse(e.claims)
+		q.ungroup(e)
 		delete(q.pods, id)
 		q.notes.unsure.remove(id)
 	}
@@ -411,6 +423,8 @@ func (e *entry) view() Entry {
 		v.Message, v.Verdicts = "gated by plugin "+is.plugin+": "+is.reason, nil
 	case e.place == Gated && is != nil && is.reason != "":
 		v.Message, v.Verdicts = "gated: "+is.reason, nil
+	case e.place == Gated && e.group != nil && e.group.lacking != "":
+		v.Message, v.Verdicts = e.group.lacking, nil
 	}
 	return v
 }

@@ -15,7 +15,7 @@ type Place uint8
 
 // The places. A pod is in exactly one.
 const (
-	Gated         Place = iota // it has scheduling gates, plugins of others have not let it in, or another scheduler has its name
+	Gated         Place = iota // it has scheduling gates, plugins of others have not let it in, its group is not complete, or another scheduler has its name
 	Active                     // it waits for its turn
 	Backoff                    // it waits for its backoff to end, or for an idle moment
 	Unschedulable              // no node fits, or others are being evicted for it; it waits for a change that could help
@@ -117,6 +117,7 @@ type entry struct {
 	said
 	sleeps bool // it is in Queue.sleeping
 
+	group     *group    // nil: it names none
 	claims    []*claim  // that it uses
 	detaching time.Time // Attempt.Detaching of the next attempt
 
@@ -178,6 +179,7 @@ type Queue struct {
 	cause    string          // and the last that somebody may wake by
 	arrivals int64
 	pods     map[cluster.PodID]*entry
+	groups   map[cluster.GroupKey]*group // of which the queue has pods
 	counts   [Places + 1]int
 
 	rejections rejections
@@ -253,7 +255,7 @@ func NewQueue(shard int32, judge Judge) *Queue {
 }
 
 func (q *Queue) clear() {
-	q.pods = make(map[cluster.PodID]*entry)
+	q.pods, q.groups = make(map[cluster.PodID]*entry), make(map[cluster.GroupKey]*group)
 	q.counts = [Places + 1]int{}
 	q.rejections = make(rejections)
 	q.entering, q.closed = make(map[string]*orderedPods), orderedPods{rankOf: byDue}
@@ -289,6 +291,7 @@ const AnyPriority = math.MinInt32
 
 // Pop returns up to limit pods that are ready at now, in queue order, and puts them in flight. When no pod is active,
 // pods leave their backoff early, but not a backoff after an error, or where extenders have been asked whom they preempt. It never blocks and returns nil when none is ready.
+// Pods of a PodGroup are returned all at once, whatever the limit, and alone.
 func (q *Queue) Pop(now time.Time, limit int) []Attempt {
 	batch, _ := q.PopAbove(now, limit, AnyPriority)
 	return batch
@@ -305,18 +308,29 @@ func (q *Queue) PopAbove(now time.Time, limit int, floor int32) (batch []Attempt
 		if e.pod.Priority < floor {
 			return batch, true
 		}
-		if e.place == Backoff {
-			q.move(now, e, Active, popFromBackoff)
+		if e.group != nil {
+			if len(batch) == 0 {
+				batch = q.popGroup(now, e.group)
+			}
+			break
 		}
-		since, again := e.since, e.again
-		q.move(now, e, InFlight, "")
-		e.attempts++
-		batch = append(batch, Attempt{
-			ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), RequiredNode: e.pod.RequiredNode, Nominated: e.pod.Nominated,
-			Number: e.attempts, Since: since, Detaching: e.detaching, Again: again,
-		})
+		batch = append(batch, q.pop(now, e))
 	}
 	return batch, false
+}
+
+// pop puts a pod in flight.
+func (q *Queue) pop(now time.Time, e *entry) Attempt {
+	if e.place == Backoff || e.place == Unschedulable {
+		q.move(now, e, Active, popFromBackoff)
+	}
+	since, again := e.since, e.again
+	q.move(now, e, InFlight, "")
+	e.attempts++
+	return Attempt{
+		ID: e.id, UID: e.pod.UID, Subject: engine.SubjectOf(&e.pod), RequiredNode: e.pod.RequiredNode, Nominated: e.pod.Nominated,
+		Number: e.attempts, Since: since, Detaching: e.detaching, Again: again,
+	}
 }
 
 // Outranked reports whether there is a pod for Pop, but PopAbove would keep it for its priority.
@@ -540,8 +554,10 @@ func (q *Queue) wait(now time.Time, e *entry, event string) {
 	}
 }
 
-// gated reports whether the pod may not be tried: it has gates, plugins of others have not let it in, or another scheduler has its name.
-func (e *entry) gated() bool { return len(e.pod.Gates) > 0 || e.yielded || e.shut() && !e.held }
+// gated reports whether the pod may not be tried: it has gates, plugins of others have not let it in, its group is not complete, or another scheduler has its name.
+func (e *entry) gated() bool {
+	return len(e.pod.Gates) > 0 || e.yielded || e.shut() && !e.held || e.group != nil && e.group.lacking != "" && !e.held
+}
 
 // pause is how long the pod backs off.
 func (q *Queue) pause(e *entry) time.Duration {

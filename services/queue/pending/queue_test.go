@@ -426,7 +426,7 @@ func TestPodWhoseClassChangesShardMovesToTheOtherQueue(t *testing.T) {
 	class := map[int32]cluster.ClassID{} // one of each shard
 	for k := range 20 {
 		do(cluster.ClassDefined{ID: cluster.ClassID(k), Spec: cpuClass(int64(100 + k))})
-		shard, _ := ShardOf(st, cluster.ClassID(k))
+		shard, _ := ShardOf(st, &cluster.PodRow{Pod: cluster.Pod{Class: cluster.ClassID(k)}})
 		class[shard] = cluster.ClassID(k)
 		do(cluster.PodSet{ID: cluster.PodID(k + 1), Pod: cluster.Pod{UID: fmt.Sprint(k), Class: cluster.ClassID(k), NodeName: "elsewhere"}})
 	}
@@ -467,7 +467,7 @@ func TestAttemptsOfAPodThatLeavesTheShardWithinAGapAreRemembered(t *testing.T) {
 	class := map[int32]cluster.ClassID{} // one of each shard
 	for k := range 20 {
 		unseen(cluster.ClassDefined{ID: cluster.ClassID(k), Spec: cpuClass(int64(100 + k))})
-		shard, _ := ShardOf(st, cluster.ClassID(k))
+		shard, _ := ShardOf(st, &cluster.PodRow{Pod: cluster.Pod{Class: cluster.ClassID(k)}})
 		class[shard] = cluster.ClassID(k)
 		unseen(cluster.PodSet{ID: cluster.PodID(k + 1), Pod: cluster.Pod{UID: fmt.Sprint(k), Class: cluster.ClassID(k), NodeName: "elsewhere"}})
 	}

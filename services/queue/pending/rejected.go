@@ -35,6 +35,8 @@ func (r rejections) add(e *entry, n int) {
 			r.count(Rejection{e.pod.Class, schedulingGates}, n)
 		case is != nil && is.plugin != "":
 			r.count(Rejection{e.pod.Class, is.plugin}, n)
+		case e.group != nil && e.group.lacking != "":
+			r.count(Rejection{e.pod.Class, gangScheduling}, n)
 		}
 	case Active, Backoff, Unschedulable:
 		for i, v := range e.verdicts {

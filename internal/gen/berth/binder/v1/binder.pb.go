@@ -181,7 +181,7 @@ func (x PreemptResponse_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PreemptResponse_Result.Descriptor instead.
 func (PreemptResponse_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{21, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{24, 0}
 }
 
 // Result tells the outcomes apart.
@@ -242,7 +242,7 @@ func (x Entrance_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Entrance_Result.Descriptor instead.
 func (Entrance_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{25, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // Result tells the outcomes apart.
@@ -315,7 +315,7 @@ func (x AskPostFilterResponse_Result) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AskPostFilterResponse_Result.Descriptor instead.
 func (AskPostFilterResponse_Result) EnumDescriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{27, 0}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{30, 0}
 }
 
 // GetPluginServicesRequest asks which there are.
@@ -1292,6 +1292,243 @@ func (x *AskedPod) GetError() string {
 	return ""
 }
 
+// PlaceGroupRequest is the pods of a PodGroup that wait in a shard.
+type PlaceGroupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard int32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The etcd revision at which its owner claimed it.
+	ShardRevision int64 `protobuf:"varint,2,opt,name=shard_revision,json=shardRevision,proto3" json:"shard_revision,omitempty"`
+	// The version at which they were popped.
+	Version *v11.Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The group's metadata.namespace.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The group's metadata.name.
+	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	// The pods in queue order, at most 10,000. Of each, subject_index is not looked at.
+	Pods          []*PodAttempt `protobuf:"bytes,6,rep,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaceGroupRequest) Reset() {
+	*x = PlaceGroupRequest{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaceGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaceGroupRequest) ProtoMessage() {}
+
+func (x *PlaceGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaceGroupRequest.ProtoReflect.Descriptor instead.
+func (*PlaceGroupRequest) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PlaceGroupRequest) GetShard() int32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *PlaceGroupRequest) GetShardRevision() int64 {
+	if x != nil {
+		return x.ShardRevision
+	}
+	return 0
+}
+
+func (x *PlaceGroupRequest) GetVersion() *v11.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *PlaceGroupRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlaceGroupRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlaceGroupRequest) GetPods() []*PodAttempt {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// PlaceGroupResponse is what became of the group.
+type PlaceGroupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version after it.
+	Version *v11.Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Per pod, in request order.
+	Pods []*GroupedPod `protobuf:"bytes,2,rep,name=pods,proto3" json:"pods,omitempty"`
+	// Why the group is not placed, empty if it is: of a gang, that too few of its pods can be.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// How many of its pods could be placed, with those that have been.
+	Fit           int32 `protobuf:"varint,4,opt,name=fit,proto3" json:"fit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaceGroupResponse) Reset() {
+	*x = PlaceGroupResponse{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaceGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaceGroupResponse) ProtoMessage() {}
+
+func (x *PlaceGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaceGroupResponse.ProtoReflect.Descriptor instead.
+func (*PlaceGroupResponse) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PlaceGroupResponse) GetVersion() *v11.Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *PlaceGroupResponse) GetPods() []*GroupedPod {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+func (x *PlaceGroupResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *PlaceGroupResponse) GetFit() int32 {
+	if x != nil {
+		return x.Fit
+	}
+	return 0
+}
+
+// GroupedPod is what became of a pod of a PodGroup.
+type GroupedPod struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What: any result but RESULT_ASK and RESULT_REFUSED. RESULT_NO_FIT is also that of a pod for which there is a node, of a group that is not placed.
+	Outcome *Outcome `protobuf:"bytes,1,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// For RESULT_NO_FIT, of how many nodes verdicts tells.
+	Nodes int32 `protobuf:"varint,2,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// For RESULT_NO_FIT, why no node can run the pod; of one that fits, and is of a group that is not placed, there are none.
+	Verdicts []*v12.VerdictCount `protobuf:"bytes,3,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	// For RESULT_FAILED, why; it says the same of all pods.
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupedPod) Reset() {
+	*x = GroupedPod{}
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupedPod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupedPod) ProtoMessage() {}
+
+func (x *GroupedPod) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupedPod.ProtoReflect.Descriptor instead.
+func (*GroupedPod) Descriptor() ([]byte, []int) {
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GroupedPod) GetOutcome() *Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *GroupedPod) GetNodes() int32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *GroupedPod) GetVerdicts() []*v12.VerdictCount {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+func (x *GroupedPod) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // ReportRequest is a list of outcomes.
 type ReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1307,7 +1544,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1319,7 +1556,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[15]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1332,7 +1569,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{15}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReportRequest) GetShard() int32 {
@@ -1380,7 +1617,7 @@ type PodReport struct {
 
 func (x *PodReport) Reset() {
 	*x = PodReport{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1629,7 @@ func (x *PodReport) String() string {
 func (*PodReport) ProtoMessage() {}
 
 func (x *PodReport) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[16]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1642,7 @@ func (x *PodReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodReport.ProtoReflect.Descriptor instead.
 func (*PodReport) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{16}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PodReport) GetId() int32 {
@@ -1469,7 +1706,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[17]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1718,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[17]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1731,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{17}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReportResponse) GetLeft() []int32 {
@@ -1529,7 +1766,7 @@ type PreemptRequest struct {
 
 func (x *PreemptRequest) Reset() {
 	*x = PreemptRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[18]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1778,7 @@ func (x *PreemptRequest) String() string {
 func (*PreemptRequest) ProtoMessage() {}
 
 func (x *PreemptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[18]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1791,7 @@ func (x *PreemptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptRequest.ProtoReflect.Descriptor instead.
 func (*PreemptRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{18}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PreemptRequest) GetShard() int32 {
@@ -1626,7 +1863,7 @@ type AskPreemptRequest struct {
 
 func (x *AskPreemptRequest) Reset() {
 	*x = AskPreemptRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[19]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1875,7 @@ func (x *AskPreemptRequest) String() string {
 func (*AskPreemptRequest) ProtoMessage() {}
 
 func (x *AskPreemptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[19]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1888,7 @@ func (x *AskPreemptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPreemptRequest.ProtoReflect.Descriptor instead.
 func (*AskPreemptRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{19}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AskPreemptRequest) GetPreemption() *PreemptRequest {
@@ -1679,7 +1916,7 @@ type AskPreemptResponse struct {
 
 func (x *AskPreemptResponse) Reset() {
 	*x = AskPreemptResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[20]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1928,7 @@ func (x *AskPreemptResponse) String() string {
 func (*AskPreemptResponse) ProtoMessage() {}
 
 func (x *AskPreemptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[20]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1941,7 @@ func (x *AskPreemptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPreemptResponse.ProtoReflect.Descriptor instead.
 func (*AskPreemptResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{20}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AskPreemptResponse) GetPreemption() *PreemptResponse {
@@ -1733,7 +1970,7 @@ type PreemptResponse struct {
 
 func (x *PreemptResponse) Reset() {
 	*x = PreemptResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[21]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +1982,7 @@ func (x *PreemptResponse) String() string {
 func (*PreemptResponse) ProtoMessage() {}
 
 func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[21]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +1995,7 @@ func (x *PreemptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreemptResponse.ProtoReflect.Descriptor instead.
 func (*PreemptResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{21}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PreemptResponse) GetVersion() *v11.Version {
@@ -1813,7 +2050,7 @@ type AskPreEnqueueRequest struct {
 
 func (x *AskPreEnqueueRequest) Reset() {
 	*x = AskPreEnqueueRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[22]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1825,7 +2062,7 @@ func (x *AskPreEnqueueRequest) String() string {
 func (*AskPreEnqueueRequest) ProtoMessage() {}
 
 func (x *AskPreEnqueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[22]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1838,7 +2075,7 @@ func (x *AskPreEnqueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPreEnqueueRequest.ProtoReflect.Descriptor instead.
 func (*AskPreEnqueueRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{22}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AskPreEnqueueRequest) GetShard() int32 {
@@ -1896,7 +2133,7 @@ type EnteringPod struct {
 
 func (x *EnteringPod) Reset() {
 	*x = EnteringPod{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[23]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1908,7 +2145,7 @@ func (x *EnteringPod) String() string {
 func (*EnteringPod) ProtoMessage() {}
 
 func (x *EnteringPod) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[23]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1921,7 +2158,7 @@ func (x *EnteringPod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnteringPod.ProtoReflect.Descriptor instead.
 func (*EnteringPod) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{23}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EnteringPod) GetId() int32 {
@@ -1998,7 +2235,7 @@ type AskPreEnqueueResponse struct {
 
 func (x *AskPreEnqueueResponse) Reset() {
 	*x = AskPreEnqueueResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[24]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2247,7 @@ func (x *AskPreEnqueueResponse) String() string {
 func (*AskPreEnqueueResponse) ProtoMessage() {}
 
 func (x *AskPreEnqueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[24]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2260,7 @@ func (x *AskPreEnqueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPreEnqueueResponse.ProtoReflect.Descriptor instead.
 func (*AskPreEnqueueResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{24}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AskPreEnqueueResponse) GetEntrances() []*Entrance {
@@ -2054,7 +2291,7 @@ type Entrance struct {
 
 func (x *Entrance) Reset() {
 	*x = Entrance{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[25]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2303,7 @@ func (x *Entrance) String() string {
 func (*Entrance) ProtoMessage() {}
 
 func (x *Entrance) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[25]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2316,7 @@ func (x *Entrance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entrance.ProtoReflect.Descriptor instead.
 func (*Entrance) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{25}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Entrance) GetResult() Entrance_Result {
@@ -2145,7 +2382,7 @@ type AskPostFilterRequest struct {
 
 func (x *AskPostFilterRequest) Reset() {
 	*x = AskPostFilterRequest{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[26]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2394,7 @@ func (x *AskPostFilterRequest) String() string {
 func (*AskPostFilterRequest) ProtoMessage() {}
 
 func (x *AskPostFilterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[26]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2407,7 @@ func (x *AskPostFilterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPostFilterRequest.ProtoReflect.Descriptor instead.
 func (*AskPostFilterRequest) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{26}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AskPostFilterRequest) GetShard() int32 {
@@ -2232,7 +2469,7 @@ type AskPostFilterResponse struct {
 
 func (x *AskPostFilterResponse) Reset() {
 	*x = AskPostFilterResponse{}
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[27]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2244,7 +2481,7 @@ func (x *AskPostFilterResponse) String() string {
 func (*AskPostFilterResponse) ProtoMessage() {}
 
 func (x *AskPostFilterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_binder_v1_binder_proto_msgTypes[27]
+	mi := &file_berth_binder_v1_binder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2257,7 +2494,7 @@ func (x *AskPostFilterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPostFilterResponse.ProtoReflect.Descriptor instead.
 func (*AskPostFilterResponse) Descriptor() ([]byte, []int) {
-	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{27}
+	return file_berth_binder_v1_binder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AskPostFilterResponse) GetVersion() *v11.Version {
@@ -2367,6 +2604,24 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x122\n" +
 	"\aoutcome\x18\x02 \x01(\v2\x18.berth.binder.v1.OutcomeR\aoutcome\x129\n" +
 	"\brefusals\x18\x03 \x03(\v2\x1d.berth.filter.v1.VerdictCountR\brefusals\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\xe4\x01\n" +
+	"\x11PlaceGroupRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12%\n" +
+	"\x0eshard_revision\x18\x02 \x01(\x03R\rshardRevision\x12/\n" +
+	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12/\n" +
+	"\x04pods\x18\x06 \x03(\v2\x1b.berth.binder.v1.PodAttemptR\x04pods\"\xa2\x01\n" +
+	"\x12PlaceGroupResponse\x12/\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12/\n" +
+	"\x04pods\x18\x02 \x03(\v2\x1b.berth.binder.v1.GroupedPodR\x04pods\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x10\n" +
+	"\x03fit\x18\x04 \x01(\x05R\x03fit\"\xa7\x01\n" +
+	"\n" +
+	"GroupedPod\x122\n" +
+	"\aoutcome\x18\x01 \x01(\v2\x18.berth.binder.v1.OutcomeR\aoutcome\x12\x14\n" +
+	"\x05nodes\x18\x02 \x01(\x05R\x05nodes\x129\n" +
+	"\bverdicts\x18\x03 \x03(\v2\x1d.berth.filter.v1.VerdictCountR\bverdicts\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\"\x82\x01\n" +
 	"\rReportRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x124\n" +
@@ -2469,7 +2724,7 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\x0eRESULT_SUCCESS\x10\x04\x12\x10\n" +
 	"\fRESULT_RETRY\x10\x05\x12\x0f\n" +
 	"\vRESULT_GONE\x10\x06\x12\x11\n" +
-	"\rRESULT_FAILED\x10\a2\xa0\a\n" +
+	"\rRESULT_FAILED\x10\a2\xf7\a\n" +
 	"\rBinderService\x12I\n" +
 	"\x06Commit\x12\x1e.berth.binder.v1.CommitRequest\x1a\x1f.berth.binder.v1.CommitResponse\x12I\n" +
 	"\x06Report\x12\x1e.berth.binder.v1.ReportRequest\x1a\x1f.berth.binder.v1.ReportResponse\x12L\n" +
@@ -2478,7 +2733,9 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\n" +
 	"AskPreempt\x12\".berth.binder.v1.AskPreemptRequest\x1a#.berth.binder.v1.AskPreemptResponse\x12^\n" +
 	"\rAskPostFilter\x12%.berth.binder.v1.AskPostFilterRequest\x1a&.berth.binder.v1.AskPostFilterResponse\x12^\n" +
-	"\rAskPreEnqueue\x12%.berth.binder.v1.AskPreEnqueueRequest\x1a&.berth.binder.v1.AskPreEnqueueResponse\x12j\n" +
+	"\rAskPreEnqueue\x12%.berth.binder.v1.AskPreEnqueueRequest\x1a&.berth.binder.v1.AskPreEnqueueResponse\x12U\n" +
+	"\n" +
+	"PlaceGroup\x12\".berth.binder.v1.PlaceGroupRequest\x1a#.berth.binder.v1.PlaceGroupResponse\x12j\n" +
 	"\x11GetPluginServices\x12).berth.binder.v1.GetPluginServicesRequest\x1a*.berth.binder.v1.GetPluginServicesResponse\x12v\n" +
 	"\x15DescribePluginService\x12-.berth.binder.v1.DescribePluginServiceRequest\x1a..berth.binder.v1.DescribePluginServiceResponse\x12n\n" +
 	"\x11JudgeHypothetical\x12).berth.binder.v1.JudgeHypotheticalRequest\x1a*.berth.binder.v1.JudgeHypotheticalResponse(\x010\x01B\xc8\x01\n" +
@@ -2497,7 +2754,7 @@ func file_berth_binder_v1_binder_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_binder_v1_binder_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_berth_binder_v1_binder_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_berth_binder_v1_binder_proto_goTypes = []any{
 	(Outcome_Result)(0),                   // 0: berth.binder.v1.Outcome.Result
 	(PreemptResponse_Result)(0),           // 1: berth.binder.v1.PreemptResponse.Result
@@ -2518,92 +2775,103 @@ var file_berth_binder_v1_binder_proto_goTypes = []any{
 	(*AskRequest)(nil),                    // 16: berth.binder.v1.AskRequest
 	(*AskResponse)(nil),                   // 17: berth.binder.v1.AskResponse
 	(*AskedPod)(nil),                      // 18: berth.binder.v1.AskedPod
-	(*ReportRequest)(nil),                 // 19: berth.binder.v1.ReportRequest
-	(*PodReport)(nil),                     // 20: berth.binder.v1.PodReport
-	(*ReportResponse)(nil),                // 21: berth.binder.v1.ReportResponse
-	(*PreemptRequest)(nil),                // 22: berth.binder.v1.PreemptRequest
-	(*AskPreemptRequest)(nil),             // 23: berth.binder.v1.AskPreemptRequest
-	(*AskPreemptResponse)(nil),            // 24: berth.binder.v1.AskPreemptResponse
-	(*PreemptResponse)(nil),               // 25: berth.binder.v1.PreemptResponse
-	(*AskPreEnqueueRequest)(nil),          // 26: berth.binder.v1.AskPreEnqueueRequest
-	(*EnteringPod)(nil),                   // 27: berth.binder.v1.EnteringPod
-	(*AskPreEnqueueResponse)(nil),         // 28: berth.binder.v1.AskPreEnqueueResponse
-	(*Entrance)(nil),                      // 29: berth.binder.v1.Entrance
-	(*AskPostFilterRequest)(nil),          // 30: berth.binder.v1.AskPostFilterRequest
-	(*AskPostFilterResponse)(nil),         // 31: berth.binder.v1.AskPostFilterResponse
-	(*v1.DescribeResponse)(nil),           // 32: berth.plugin.v1.DescribeResponse
-	(*v1.JudgeRequest)(nil),               // 33: berth.plugin.v1.JudgeRequest
-	(*v1.JudgeResponse)(nil),              // 34: berth.plugin.v1.JudgeResponse
-	(*v11.Version)(nil),                   // 35: berth.log.v1.Version
-	(*v12.Subject)(nil),                   // 36: berth.filter.v1.Subject
-	(*v13.Group)(nil),                     // 37: berth.score.v1.Group
-	(*v12.VerdictCount)(nil),              // 38: berth.filter.v1.VerdictCount
-	(*v12.PreemptionCandidate)(nil),       // 39: berth.filter.v1.PreemptionCandidate
+	(*PlaceGroupRequest)(nil),             // 19: berth.binder.v1.PlaceGroupRequest
+	(*PlaceGroupResponse)(nil),            // 20: berth.binder.v1.PlaceGroupResponse
+	(*GroupedPod)(nil),                    // 21: berth.binder.v1.GroupedPod
+	(*ReportRequest)(nil),                 // 22: berth.binder.v1.ReportRequest
+	(*PodReport)(nil),                     // 23: berth.binder.v1.PodReport
+	(*ReportResponse)(nil),                // 24: berth.binder.v1.ReportResponse
+	(*PreemptRequest)(nil),                // 25: berth.binder.v1.PreemptRequest
+	(*AskPreemptRequest)(nil),             // 26: berth.binder.v1.AskPreemptRequest
+	(*AskPreemptResponse)(nil),            // 27: berth.binder.v1.AskPreemptResponse
+	(*PreemptResponse)(nil),               // 28: berth.binder.v1.PreemptResponse
+	(*AskPreEnqueueRequest)(nil),          // 29: berth.binder.v1.AskPreEnqueueRequest
+	(*EnteringPod)(nil),                   // 30: berth.binder.v1.EnteringPod
+	(*AskPreEnqueueResponse)(nil),         // 31: berth.binder.v1.AskPreEnqueueResponse
+	(*Entrance)(nil),                      // 32: berth.binder.v1.Entrance
+	(*AskPostFilterRequest)(nil),          // 33: berth.binder.v1.AskPostFilterRequest
+	(*AskPostFilterResponse)(nil),         // 34: berth.binder.v1.AskPostFilterResponse
+	(*v1.DescribeResponse)(nil),           // 35: berth.plugin.v1.DescribeResponse
+	(*v1.JudgeRequest)(nil),               // 36: berth.plugin.v1.JudgeRequest
+	(*v1.JudgeResponse)(nil),              // 37: berth.plugin.v1.JudgeResponse
+	(*v11.Version)(nil),                   // 38: berth.log.v1.Version
+	(*v12.Subject)(nil),                   // 39: berth.filter.v1.Subject
+	(*v13.Group)(nil),                     // 40: berth.score.v1.Group
+	(*v12.VerdictCount)(nil),              // 41: berth.filter.v1.VerdictCount
+	(*v12.PreemptionCandidate)(nil),       // 42: berth.filter.v1.PreemptionCandidate
 }
 var file_berth_binder_v1_binder_proto_depIdxs = []int32{
 	6,  // 0: berth.binder.v1.GetPluginServicesResponse.services:type_name -> berth.binder.v1.PluginServiceUse
-	32, // 1: berth.binder.v1.DescribePluginServiceResponse.description:type_name -> berth.plugin.v1.DescribeResponse
-	33, // 2: berth.binder.v1.JudgeHypotheticalRequest.request:type_name -> berth.plugin.v1.JudgeRequest
-	34, // 3: berth.binder.v1.JudgeHypotheticalResponse.response:type_name -> berth.plugin.v1.JudgeResponse
-	35, // 4: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
+	35, // 1: berth.binder.v1.DescribePluginServiceResponse.description:type_name -> berth.plugin.v1.DescribeResponse
+	36, // 2: berth.binder.v1.JudgeHypotheticalRequest.request:type_name -> berth.plugin.v1.JudgeRequest
+	37, // 3: berth.binder.v1.JudgeHypotheticalResponse.response:type_name -> berth.plugin.v1.JudgeResponse
+	38, // 4: berth.binder.v1.CommitRequest.version:type_name -> berth.log.v1.Version
 	12, // 5: berth.binder.v1.CommitRequest.subjects:type_name -> berth.binder.v1.SubjectCandidates
 	13, // 6: berth.binder.v1.CommitRequest.pods:type_name -> berth.binder.v1.PodAttempt
-	36, // 7: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
-	37, // 8: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
-	35, // 9: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
+	39, // 7: berth.binder.v1.SubjectCandidates.subject:type_name -> berth.filter.v1.Subject
+	40, // 8: berth.binder.v1.SubjectCandidates.groups:type_name -> berth.score.v1.Group
+	38, // 9: berth.binder.v1.CommitResponse.version:type_name -> berth.log.v1.Version
 	15, // 10: berth.binder.v1.CommitResponse.outcomes:type_name -> berth.binder.v1.Outcome
 	0,  // 11: berth.binder.v1.Outcome.result:type_name -> berth.binder.v1.Outcome.Result
-	35, // 12: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
+	38, // 12: berth.binder.v1.AskRequest.version:type_name -> berth.log.v1.Version
 	13, // 13: berth.binder.v1.AskRequest.more:type_name -> berth.binder.v1.PodAttempt
-	35, // 14: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
+	38, // 14: berth.binder.v1.AskResponse.version:type_name -> berth.log.v1.Version
 	15, // 15: berth.binder.v1.AskResponse.outcome:type_name -> berth.binder.v1.Outcome
-	38, // 16: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
+	41, // 16: berth.binder.v1.AskResponse.refusals:type_name -> berth.filter.v1.VerdictCount
 	18, // 17: berth.binder.v1.AskResponse.more:type_name -> berth.binder.v1.AskedPod
-	35, // 18: berth.binder.v1.AskedPod.version:type_name -> berth.log.v1.Version
+	38, // 18: berth.binder.v1.AskedPod.version:type_name -> berth.log.v1.Version
 	15, // 19: berth.binder.v1.AskedPod.outcome:type_name -> berth.binder.v1.Outcome
-	38, // 20: berth.binder.v1.AskedPod.refusals:type_name -> berth.filter.v1.VerdictCount
-	20, // 21: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
-	35, // 22: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
-	20, // 23: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
-	39, // 24: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
-	35, // 25: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
-	22, // 26: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
-	25, // 27: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
-	35, // 28: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
-	1,  // 29: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
-	35, // 30: berth.binder.v1.AskPreEnqueueRequest.version:type_name -> berth.log.v1.Version
-	27, // 31: berth.binder.v1.AskPreEnqueueRequest.pods:type_name -> berth.binder.v1.EnteringPod
-	29, // 32: berth.binder.v1.AskPreEnqueueResponse.entrances:type_name -> berth.binder.v1.Entrance
-	2,  // 33: berth.binder.v1.Entrance.result:type_name -> berth.binder.v1.Entrance.Result
-	35, // 34: berth.binder.v1.AskPostFilterRequest.version:type_name -> berth.log.v1.Version
-	20, // 35: berth.binder.v1.AskPostFilterRequest.pod:type_name -> berth.binder.v1.PodReport
-	35, // 36: berth.binder.v1.AskPostFilterResponse.version:type_name -> berth.log.v1.Version
-	3,  // 37: berth.binder.v1.AskPostFilterResponse.result:type_name -> berth.binder.v1.AskPostFilterResponse.Result
-	11, // 38: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
-	19, // 39: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
-	22, // 40: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
-	16, // 41: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
-	23, // 42: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
-	30, // 43: berth.binder.v1.BinderService.AskPostFilter:input_type -> berth.binder.v1.AskPostFilterRequest
-	26, // 44: berth.binder.v1.BinderService.AskPreEnqueue:input_type -> berth.binder.v1.AskPreEnqueueRequest
-	4,  // 45: berth.binder.v1.BinderService.GetPluginServices:input_type -> berth.binder.v1.GetPluginServicesRequest
-	7,  // 46: berth.binder.v1.BinderService.DescribePluginService:input_type -> berth.binder.v1.DescribePluginServiceRequest
-	9,  // 47: berth.binder.v1.BinderService.JudgeHypothetical:input_type -> berth.binder.v1.JudgeHypotheticalRequest
-	14, // 48: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
-	21, // 49: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
-	25, // 50: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
-	17, // 51: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
-	24, // 52: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
-	31, // 53: berth.binder.v1.BinderService.AskPostFilter:output_type -> berth.binder.v1.AskPostFilterResponse
-	28, // 54: berth.binder.v1.BinderService.AskPreEnqueue:output_type -> berth.binder.v1.AskPreEnqueueResponse
-	5,  // 55: berth.binder.v1.BinderService.GetPluginServices:output_type -> berth.binder.v1.GetPluginServicesResponse
-	8,  // 56: berth.binder.v1.BinderService.DescribePluginService:output_type -> berth.binder.v1.DescribePluginServiceResponse
-	10, // 57: berth.binder.v1.BinderService.JudgeHypothetical:output_type -> berth.binder.v1.JudgeHypotheticalResponse
-	48, // [48:58] is the sub-list for method output_type
-	38, // [38:48] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	41, // 20: berth.binder.v1.AskedPod.refusals:type_name -> berth.filter.v1.VerdictCount
+	38, // 21: berth.binder.v1.PlaceGroupRequest.version:type_name -> berth.log.v1.Version
+	13, // 22: berth.binder.v1.PlaceGroupRequest.pods:type_name -> berth.binder.v1.PodAttempt
+	38, // 23: berth.binder.v1.PlaceGroupResponse.version:type_name -> berth.log.v1.Version
+	21, // 24: berth.binder.v1.PlaceGroupResponse.pods:type_name -> berth.binder.v1.GroupedPod
+	15, // 25: berth.binder.v1.GroupedPod.outcome:type_name -> berth.binder.v1.Outcome
+	41, // 26: berth.binder.v1.GroupedPod.verdicts:type_name -> berth.filter.v1.VerdictCount
+	23, // 27: berth.binder.v1.ReportRequest.reports:type_name -> berth.binder.v1.PodReport
+	38, // 28: berth.binder.v1.PreemptRequest.version:type_name -> berth.log.v1.Version
+	23, // 29: berth.binder.v1.PreemptRequest.pod:type_name -> berth.binder.v1.PodReport
+	42, // 30: berth.binder.v1.PreemptRequest.candidate:type_name -> berth.filter.v1.PreemptionCandidate
+	38, // 31: berth.binder.v1.PreemptRequest.refused_version:type_name -> berth.log.v1.Version
+	25, // 32: berth.binder.v1.AskPreemptRequest.preemption:type_name -> berth.binder.v1.PreemptRequest
+	28, // 33: berth.binder.v1.AskPreemptResponse.preemption:type_name -> berth.binder.v1.PreemptResponse
+	38, // 34: berth.binder.v1.PreemptResponse.version:type_name -> berth.log.v1.Version
+	1,  // 35: berth.binder.v1.PreemptResponse.result:type_name -> berth.binder.v1.PreemptResponse.Result
+	38, // 36: berth.binder.v1.AskPreEnqueueRequest.version:type_name -> berth.log.v1.Version
+	30, // 37: berth.binder.v1.AskPreEnqueueRequest.pods:type_name -> berth.binder.v1.EnteringPod
+	32, // 38: berth.binder.v1.AskPreEnqueueResponse.entrances:type_name -> berth.binder.v1.Entrance
+	2,  // 39: berth.binder.v1.Entrance.result:type_name -> berth.binder.v1.Entrance.Result
+	38, // 40: berth.binder.v1.AskPostFilterRequest.version:type_name -> berth.log.v1.Version
+	23, // 41: berth.binder.v1.AskPostFilterRequest.pod:type_name -> berth.binder.v1.PodReport
+	38, // 42: berth.binder.v1.AskPostFilterResponse.version:type_name -> berth.log.v1.Version
+	3,  // 43: berth.binder.v1.AskPostFilterResponse.result:type_name -> berth.binder.v1.AskPostFilterResponse.Result
+	11, // 44: berth.binder.v1.BinderService.Commit:input_type -> berth.binder.v1.CommitRequest
+	22, // 45: berth.binder.v1.BinderService.Report:input_type -> berth.binder.v1.ReportRequest
+	25, // 46: berth.binder.v1.BinderService.Preempt:input_type -> berth.binder.v1.PreemptRequest
+	16, // 47: berth.binder.v1.BinderService.Ask:input_type -> berth.binder.v1.AskRequest
+	26, // 48: berth.binder.v1.BinderService.AskPreempt:input_type -> berth.binder.v1.AskPreemptRequest
+	33, // 49: berth.binder.v1.BinderService.AskPostFilter:input_type -> berth.binder.v1.AskPostFilterRequest
+	29, // 50: berth.binder.v1.BinderService.AskPreEnqueue:input_type -> berth.binder.v1.AskPreEnqueueRequest
+	19, // 51: berth.binder.v1.BinderService.PlaceGroup:input_type -> berth.binder.v1.PlaceGroupRequest
+	4,  // 52: berth.binder.v1.BinderService.GetPluginServices:input_type -> berth.binder.v1.GetPluginServicesRequest
+	7,  // 53: berth.binder.v1.BinderService.DescribePluginService:input_type -> berth.binder.v1.DescribePluginServiceRequest
+	9,  // 54: berth.binder.v1.BinderService.JudgeHypothetical:input_type -> berth.binder.v1.JudgeHypotheticalRequest
+	14, // 55: berth.binder.v1.BinderService.Commit:output_type -> berth.binder.v1.CommitResponse
+	24, // 56: berth.binder.v1.BinderService.Report:output_type -> berth.binder.v1.ReportResponse
+	28, // 57: berth.binder.v1.BinderService.Preempt:output_type -> berth.binder.v1.PreemptResponse
+	17, // 58: berth.binder.v1.BinderService.Ask:output_type -> berth.binder.v1.AskResponse
+	27, // 59: berth.binder.v1.BinderService.AskPreempt:output_type -> berth.binder.v1.AskPreemptResponse
+	34, // 60: berth.binder.v1.BinderService.AskPostFilter:output_type -> berth.binder.v1.AskPostFilterResponse
+	31, // 61: berth.binder.v1.BinderService.AskPreEnqueue:output_type -> berth.binder.v1.AskPreEnqueueResponse
+	20, // 62: berth.binder.v1.BinderService.PlaceGroup:output_type -> berth.binder.v1.PlaceGroupResponse
+	5,  // 63: berth.binder.v1.BinderService.GetPluginServices:output_type -> berth.binder.v1.GetPluginServicesResponse
+	8,  // 64: berth.binder.v1.BinderService.DescribePluginService:output_type -> berth.binder.v1.DescribePluginServiceResponse
+	10, // 65: berth.binder.v1.BinderService.JudgeHypothetical:output_type -> berth.binder.v1.JudgeHypotheticalResponse
+	55, // [55:66] is the sub-list for method output_type
+	44, // [44:55] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_berth_binder_v1_binder_proto_init() }
@@ -2617,7 +2885,7 @@ func file_berth_binder_v1_binder_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_binder_v1_binder_proto_rawDesc), len(file_berth_binder_v1_binder_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   28,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

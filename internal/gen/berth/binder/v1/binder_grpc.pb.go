@@ -28,6 +28,7 @@ const (
 	BinderService_AskPreempt_FullMethodName            = "/berth.binder.v1.BinderService/AskPreempt"
 	BinderService_AskPostFilter_FullMethodName         = "/berth.binder.v1.BinderService/AskPostFilter"
 	BinderService_AskPreEnqueue_FullMethodName         = "/berth.binder.v1.BinderService/AskPreEnqueue"
+	BinderService_PlaceGroup_FullMethodName            = "/berth.binder.v1.BinderService/PlaceGroup"
 	BinderService_GetPluginServices_FullMethodName     = "/berth.binder.v1.BinderService/GetPluginServices"
 	BinderService_DescribePluginService_FullMethodName = "/berth.binder.v1.BinderService/DescribePluginService"
 	BinderService_JudgeHypothetical_FullMethodName     = "/berth.binder.v1.BinderService/JudgeHypothetical"
@@ -70,6 +71,10 @@ type BinderServiceClient interface {
 	AskPostFilter(ctx context.Context, in *AskPostFilterRequest, opts ...grpc.CallOption) (*AskPostFilterResponse, error)
 	// AskPreEnqueue has plugin services say which pods of a profile may be tried. Nothing is kept of the answer, and to ask again is safe. Errors as of Commit, but that there is no bound on pods.
 	AskPreEnqueue(ctx context.Context, in *AskPreEnqueueRequest, opts ...grpc.CallOption) (*AskPreEnqueueResponse, error)
+	// PlaceGroup places pods of a PodGroup together: if the group is a gang, as many as it wants, with those that have been placed before, or none. Nobody sees some of them placed and others not. It answers when that is known.
+	// It is idempotent per pod and attempt. Errors as of Commit.
+	// RESOURCE_EXHAUSTED (GROUPS_BUSY) with RetryInfo: the group's turn has not come; come back.
+	PlaceGroup(ctx context.Context, in *PlaceGroupRequest, opts ...grpc.CallOption) (*PlaceGroupResponse, error)
 	// GetPluginServices says which plugin services may be asked about what might be. It asks none of them.
 	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
 	GetPluginServices(ctx context.Context, in *GetPluginServicesRequest, opts ...grpc.CallOption) (*GetPluginServicesResponse, error)
@@ -161,6 +166,16 @@ func (c *binderServiceClient) AskPreEnqueue(ctx context.Context, in *AskPreEnque
 	return out, nil
 }
 
+func (c *binderServiceClient) PlaceGroup(ctx context.Context, in *PlaceGroupRequest, opts ...grpc.CallOption) (*PlaceGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlaceGroupResponse)
+	err := c.cc.Invoke(ctx, BinderService_PlaceGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *binderServiceClient) GetPluginServices(ctx context.Context, in *GetPluginServicesRequest, opts ...grpc.CallOption) (*GetPluginServicesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetPluginServicesResponse)
@@ -231,6 +246,10 @@ type BinderServiceServer interface {
 	AskPostFilter(context.Context, *AskPostFilterRequest) (*AskPostFilterResponse, error)
 	// AskPreEnqueue has plugin services say which pods of a profile may be tried. Nothing is kept of the answer, and to ask again is safe. Errors as of Commit, but that there is no bound on pods.
 	AskPreEnqueue(context.Context, *AskPreEnqueueRequest) (*AskPreEnqueueResponse, error)
+	// PlaceGroup places pods of a PodGroup together: if the group is a gang, as many as it wants, with those that have been placed before, or none. Nobody sees some of them placed and others not. It answers when that is known.
+	// It is idempotent per pod and attempt. Errors as of Commit.
+	// RESOURCE_EXHAUSTED (GROUPS_BUSY) with RetryInfo: the group's turn has not come; come back.
+	PlaceGroup(context.Context, *PlaceGroupRequest) (*PlaceGroupResponse, error)
 	// GetPluginServices says which plugin services may be asked about what might be. It asks none of them.
 	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
 	GetPluginServices(context.Context, *GetPluginServicesRequest) (*GetPluginServicesResponse, error)
@@ -272,6 +291,9 @@ func (UnimplementedBinderServiceServer) AskPostFilter(context.Context, *AskPostF
 }
 func (UnimplementedBinderServiceServer) AskPreEnqueue(context.Context, *AskPreEnqueueRequest) (*AskPreEnqueueResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AskPreEnqueue not implemented")
+}
+func (UnimplementedBinderServiceServer) PlaceGroup(context.Context, *PlaceGroupRequest) (*PlaceGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlaceGroup not implemented")
 }
 func (UnimplementedBinderServiceServer) GetPluginServices(context.Context, *GetPluginServicesRequest) (*GetPluginServicesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetPluginServices not implemented")
@@ -429,6 +451,24 @@ func _BinderService_AskPreEnqueue_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BinderService_PlaceGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlaceGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BinderServiceServer).PlaceGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BinderService_PlaceGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BinderServiceServer).PlaceGroup(ctx, req.(*PlaceGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _BinderService_GetPluginServices_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetPluginServicesRequest)
 	if err := dec(in); err != nil {
@@ -506,6 +546,10 @@ var BinderService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AskPreEnqueue",
 			Handler:    _BinderService_AskPreEnqueue_Handler,
+		},
+		{
+			MethodName: "PlaceGroup",
+			Handler:    _BinderService_PlaceGroup_Handler,
 		},
 		{
 			MethodName: "GetPluginServices",

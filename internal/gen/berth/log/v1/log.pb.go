@@ -3201,7 +3201,9 @@ type PodSet struct {
 	// Snapshots only: it is being evicted so that another pod finds room.
 	Victim bool `protobuf:"varint,20,opt,name=victim,proto3" json:"victim,omitempty"`
 	// Snapshots only: what has been chosen for it, if it is assumed.
-	Volumes       []*VolumeChoice `protobuf:"bytes,21,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	Volumes []*VolumeChoice `protobuf:"bytes,21,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	// The PodGroup that it belongs to, by its name in the pod's namespace: spec.schedulingGroup.podGroupName. It need not exist; empty: it belongs to none.
+	Group         string `protobuf:"bytes,22,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3381,6 +3383,13 @@ func (x *PodSet) GetVolumes() []*VolumeChoice {
 		return x.Volumes
 	}
 	return nil
+}
+
+func (x *PodSet) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
 }
 
 // VolumeChoice is what has been chosen for a claim that waits for its first consumer.
@@ -4421,7 +4430,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x06labels\x18\x02 \x03(\v2\x13.berth.log.v1.LabelR\x06labels\"&\n" +
 	"\x10NamespaceRemoved\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xd3\x04\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xe9\x04\n" +
 	"\x06PodSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -4446,7 +4455,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"preempting\x18\x13 \x01(\bR\n" +
 	"preempting\x12\x16\n" +
 	"\x06victim\x18\x14 \x01(\bR\x06victim\x124\n" +
-	"\avolumes\x18\x15 \x03(\v2\x1a.berth.log.v1.VolumeChoiceR\avolumes\"N\n" +
+	"\avolumes\x18\x15 \x03(\v2\x1a.berth.log.v1.VolumeChoiceR\avolumes\x12\x14\n" +
+	"\x05group\x18\x16 \x01(\tR\x05group\"N\n" +
 	"\fVolumeChoice\x12\x14\n" +
 	"\x05claim\x18\x01 \x01(\tR\x05claim\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +

@@ -1,0 +1,350 @@
+package whatif
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// GroupOutcome says what becomes of pods of a PodGroup that are placed together.
+type GroupOutcome struct {
+	Placed bool // the group is: its pods that are Placed are assumed
+	// Fit is how many of its pods are on nodes, or could be now; of a group that is not placed in the best domain for it. Wants is how many a gang wants at least.
+	Fit, Wants int
+	Domain     string       // where they are, or would be if the group were placed, of a group with a topology: the values of its labels
+	Pods       []PodOutcome // in the order of the pods
+	Message    string       // why it is not placed
+}
+
+// PlaceGroup places pending pods of a PodGroup, one after the other as Place does: of a gang as many as it wants, with those that are on nodes already, or none. A group with a topology is tried in
+// each of its domains, those that have all its labels, or in the one where pods of it are; the domain is taken where most pods fit and the nodes are fullest then, as in kube-scheduler,
+// and of domains that are equal by that the one with the least left, then that of which the scores of the nodes sum up to most, then the first by name.
+func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutcome, error) {
+	st := w.State()
+	group := st.PodGroup(key)
+	if group == nil {
+		return GroupOutcome{}, fmt.Errorf("place group: there is no group %v", key)
+	}
+	t := trial{w: w, group: group, key: key, pods: pods}
+	if group.Gang {
+		t.wants = int(group.MinCount)
+	}
+	if len(group.Topology) == 0 {
+		return t.anywhere()
+	}
+	return t.inDomains()
+}
+
+// trial is one run of PlaceGroup.
+type trial struct {
+	w     *World
+	group *cluster.PodGroup
+	key   cluster.GroupKey
+	pods  []cluster.PodID
+	wants int
+	room  []engine.NodeTotal
+}
+
+// anywhere places the pods on any nodes.
+func (t *trial) anywhere() (GroupOutcome, error) {
+	before := len(t.w.steps)
+	pods, err := Place(t.w, t.pods, PlaceOptions{})
+	if err != nil {
+		return GroupOutcome{}, fmt.Errorf("place group: %w", err)
+	}
+	out := GroupOutcome{Pods: pods, Fit: t.w.State().GroupPlaced(t.key), Wants: t.wants}
+	return t.settle(out, before)
+}
+
+// settle leaves the pods placed if there are enough, and takes them back else.
+func (t *trial) settle(out GroupOutcome, before int) (GroupOutcome, error) {
+	if out.Fit >= t.wants && out.Fit > 0 {
+		out.Placed = true
+		for k := range out.Pods {
+			if p := &out.Pods[k]; p.Outcome == Placed {
+				p.Volumes = slices.Clone(t.w.State().Chosen(p.Pod))
+			}
+		}
+		return out, nil
+	}
+	out.Message = t.message(&out)
+	if err := t.w.undo(before); err != nil {
+		return GroupOutcome{}, fmt.Errorf("place group: %w", err)
+	}
+	return out, nil
+}
+
+// message says why a group is not placed: as kube-scheduler does, and how far it has come.
+func (t *trial) message(out *GroupOutcome) string {
+	var b strings.Builder
+	b.WriteString(Unschedulable)
+	where := ""
+	if out.Domain != "" {
+		where = " in " + out.Domain
+	}
+	if t.wants > 0 {
+		fmt.Fprintf(&b, ": %d of at least %d pods fit%s", out.Fit, t.wants, where)
+	} else {
+		fmt.Fprintf(&b, ": none of its pods fits")
+	}
+	return b.String()
+}
+
+// Unschedulable is what kube-scheduler says of a PodGroup that is not placed.
+const Unschedulable = "pod group is unschedulable"
+
+// domain is the nodes with the same values of some labels.
+type domain struct {
+	name  string
+	nodes cluster.Bitmap
+}
+
+// domains returns the domains of some labels, by name.
+func domains(st *cluster.State, keys []string) []domain {
+	symbols := make([]cluster.Symbol, len(keys))
+	for k, key := range keys {
+		symbols[k] = st.Symbols.Lookup(key)
+	}
+	at := make(map[string]int)
+	var out []domain
+	values := make([]string, len(keys))
+nodes:
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if !st.Nodes.Live.Has(i) {
+			continue
+		}
+		for k, symbol := range symbols {
+			n := slices.IndexFunc(st.Nodes.Labels[i], func(l cluster.NodeLabel) bool { return l.Key == symbol })
+			if n < 0 {
+				continue nodes
+			}
+			values[k] = st.Symbols.Text(st.Nodes.Labels[i][n].Value)
+		}
+		name := strings.Join(values, "/") // no value of a label has a slash
+		d, ok := at[name]
+		if !ok {
+			d = len(out)
+			at[name] = d
+			out = append(out, domain{name, cluster.NewBitmap(st.Nodes.Len())})
+		}
+		out[d].nodes.Set(i)
+	}
+	slices.SortFunc(out, func(a, b domain) int { return cmp.Compare(a.name, b.name) })
+	return out
+}
+
+// attempt is how a group would be placed in a domain.
+type attempt struct {
+	*domain
+	nodes  []cluster.NodeIndex // of each pod; NoNode: it has none
+	placed int
+	total  int64 // of the nodes' scores
+	fit    engine.Fullness
+}
+
+// inDomains places the pods in the best domain.
+func (t *trial) inDomains() (GroupOutcome, error) {
+	st := t.w.State()
+	all := domains(st, t.group.Topology)
+	before := st.GroupPlaced(t.key)
+	if before > 0 {
+		var err error
+		if all, err = t.whereItIs(all); err != nil {
+			return GroupOutcome{Pods: t.unplaced(err.Error()), Fit: before, Wants: t.wants, Message: err.Error()}, nil
+		}
+	}
+	if len(all) == 0 {
+		const none = "no feasible placements found"
+		return GroupOutcome{Pods: t.unplaced(none), Fit: before, Wants: t.wants, Message: none}, nil
+	}
+	profile := t.profile()
+	var best *attempt
+	most := 0
+	attempts := make([]attempt, 0, len(all))
+	for d := range all {
+		if err := t.w.Between(); err != nil {
+			return GroupOutcome{}, err
+		}
+		a, err := t.in(&all[d])
+		if err != nil {
+			return GroupOutcome{}, fmt.Errorf("place group: %w", err)
+		}
+		if a.placed > 0 {
+			a.fit = engine.FullnessOf(st, profile, a.domain.nodes, t.classes(&a))
+		}
+		attempts = append(attempts, a)
+		most = max(most, a.placed)
+	}
+	score := func(a *attempt) int64 {
+		if before+most == 0 {
+			return 0
+		}
+		return int64(before+a.placed)*100/int64(before+most) + a.fit.Score
+	}
+	enough := func(a *attempt) bool { return before+a.placed >= t.wants && a.placed > 0 }
+	for k := range attempts {
+		a := &attempts[k]
+		switch {
+		case best == nil:
+			best = a
+		case enough(a) != enough(best):
+			if enough(a) {
+				best = a
+			}
+		case cmp.Or(cmp.Compare(score(a), score(best)), a.fit.Compare(best.fit), cmp.Compare(a.total, best.total)) > 0:
+			best = a
+		}
+	}
+	out := GroupOutcome{Fit: before + best.placed, Wants: t.wants, Domain: best.name}
+	start := len(t.w.steps)
+	var err error
+	if out.Pods, err = t.take(best, len(all)); err != nil {
+		return GroupOutcome{}, fmt.Errorf("place group: %w", err)
+	}
+	if out, err = t.settle(out, start); err == nil && !out.Placed && len(all) > 1 {
+		out.Message = fmt.Sprintf("0/%d placements are available, the best: %s", len(all), out.Message)
+	}
+	return out, err
+}
+
+// whereItIs returns the domain in which the pods of the group are that have nodes.
+func (t *trial) whereItIs(all []domain) ([]domain, error) {
+	st := t.w.State()
+	var is *domain
+	for _, id := range st.GroupPods(t.key) {
+		row := st.Pod(id)
+		if !row.Placed() {
+			continue
+		}
+		k := slices.IndexFunc(all, func(d domain) bool { return d.nodes.Has(row.Node) })
+		switch {
+		case k < 0:
+			return nil, fmt.Errorf("cannot determine domain for already scheduled pods: no topology domain found for pod %s/%s", row.Namespace, row.Name)
+		case is != nil && is != &all[k]:
+			a, b := is.name, all[k].name
+			return nil, fmt.Errorf("cannot determine domain for already scheduled pods: more than 1 domain found for pod group: %s, %s", min(a, b), max(a, b))
+		}
+		is = &all[k]
+	}
+	return []domain{*is}, nil
+}
+
+// profile is that of the group's pods.
+func (t *trial) profile() *cluster.Profile {
+	st := t.w.State()
+	return st.Profile(st.Class(st.Pod(t.pods[0]).Class).Spec.SchedulerName)
+}
+
+// in finds out how the pods would be placed in a domain, and leaves everything as it was. Pods that fit nowhere are tried again as long as others are placed: they may want to be near those.
+func (t *trial) in(d *domain) (attempt, error) {
+	a := attempt{domain: d, nodes: make([]cluster.NodeIndex, len(t.pods))}
+	left := make([]int, len(t.pods))
+	for k := range t.pods {
+		a.nodes[k], left[k] = cluster.NoNode, k
+	}
+	before := len(t.w.steps)
+	for {
+		placed := a.placed
+		still := left[:0]
+		for _, k := range left {
+			node, total, ok := t.best(t.pods[k], d.nodes)
+			if !ok {
+				still = append(still, k)
+				continue
+			}
+			if err := t.w.assume(t.pods[k], node); err != nil {
+				return a, err
+			}
+			a.nodes[k] = node
+			a.placed++
+			a.total += total
+		}
+		if left = still; len(left) == 0 || a.placed == placed {
+			break
+		}
+	}
+	return a, t.w.undo(before)
+}
+
+// best returns the node for a pod among some, as if there were no others.
+func (t *trial) best(id cluster.PodID, among cluster.Bitmap) (node cluster.NodeIndex, total int64, ok bool) {
+	st, e := t.w.State(), t.w.Evaluator()
+	row := st.Pod(id)
+	subject := engine.SubjectOf(&row.Pod)
+	if st.Class(row.Class).Spec.Unsupported != "" {
+		return cluster.NoNode, 0, false
+	}
+	for _, name := range []string{row.RequiredNode, row.Nominated} {
+		if name == "" {
+			continue
+		}
+		i := st.Nodes.ByName(name)
+		if among.Has(i) {
+			if v, known := e.Node(st, subject, id, i); known && v.Feasible() {
+				return i, 0, true
+			}
+		}
+		if name == row.RequiredNode {
+			return cluster.NoNode, 0, false
+		}
+	}
+	t.room, _, ok = e.TotalsAmong(st, subject, among, t.room[:0])
+	if !ok || len(t.room) == 0 {
+		return cluster.NoNode, 0, false
+	}
+	first := slices.MinFunc(t.room, func(a, b engine.NodeTotal) int {
+		return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(a.Tie, b.Tie))
+	})
+	return first.Node, first.Total, true
+}
+
+// classes returns the classes of the pods that an attempt places.
+func (t *trial) classes(a *attempt) []*cluster.Class {
+	st := t.w.State()
+	var out []*cluster.Class
+	for k, node := range a.nodes {
+		if node != cluster.NoNode {
+			out = append(out, st.Class(st.Pod(t.pods[k]).Class))
+		}
+	}
+	return out
+}
+
+// take places the pods as an attempt has found, and says why others are not.
+func (t *trial) take(a *attempt, of int) ([]PodOutcome, error) {
+	st := t.w.State()
+	out := make([]PodOutcome, len(t.pods))
+	for k, id := range t.pods {
+		row := st.Pod(id)
+		out[k] = PodOutcome{Pod: id, UID: row.UID, Namespace: row.Namespace, Name: row.Name}
+		if a.nodes[k] == cluster.NoNode {
+			continue
+		}
+		out[k].Outcome, out[k].Node = Placed, st.Nodes.Spec[a.nodes[k]].Name
+		if err := t.w.assume(id, a.nodes[k]); err != nil {
+			return nil, err
+		}
+	}
+	for k, id := range t.pods { // with the others where they are
+		if a.nodes[k] != cluster.NoNode {
+			continue
+		}
+		why := explain(t.w, id)
+		out[k].Outcome, out[k].Nodes, out[k].Verdicts, out[k].Message = Unplaced, why.nodes, why.why, why.message
+	}
+	return out, nil
+}
+
+// unplaced says of all pods that they are not placed, for the same reason.
+func (t *trial) unplaced(why string) []PodOutcome {
+	out := make([]PodOutcome, len(t.pods))
+	for k, id := range t.pods {
+		row := t.w.State().Pod(id)
+		out[k] = PodOutcome{Pod: id, UID: row.UID, Namespace: row.Namespace, Name: row.Name, Message: why}
+	}
+	return out
+}

@@ -1,0 +1,379 @@
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/internal/whatif"
+	"github.com/berth-scheduler/berth/internal/wire"
+)
+
+// triesAside is how often a group is tried while others go on. Where what has been found does not hold any more each time, it is tried while they wait.
+const triesAside = 2
+
+// groups is where pods of PodGroups are tried before they are placed: a copy of the ledger, which follows it. One group is tried at a time.
+type groups struct {
+	turn    chan struct{} // holds one value while a group is being tried, by whom sandbox is used
+	sandbox *whatif.Sandbox
+	config  engine.EvaluatorConfig
+}
+
+func newGroups(parallelism int) *groups {
+	return &groups{turn: make(chan struct{}, 1), config: engine.EvaluatorConfig{Parallelism: parallelism}}
+}
+
+// groupTurn is for how long a group waits for its turn before its shard is told to come back.
+const groupTurn = 5 * time.Second
+
+func (g *groups) take(ctx context.Context) (leave func(), err error) {
+	timer := time.NewTimer(groupTurn)
+	defer timer.Stop()
+	select {
+	case g.turn <- struct{}{}:
+		return func() { <-g.turn }, nil
+	case <-timer.C:
+		return nil, rpc.Exhausted("GROUPS_BUSY", 50*time.Millisecond, "other PodGroups are being placed")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// follow brings the copy up to date. The caller has the turn and holds the ledger's lock, or calls apply later, without it.
+func (g *groups) follow(l *ledger) (apply func() error) {
+	deltas, whole := l.trail.take()
+	version, digest := l.state.Version(), l.state.Digest()
+	if !whole || g.sandbox == nil || g.sandbox.Spoiled() != nil || g.sandbox.Swollen() {
+		g.sandbox = whatif.New(l.state, g.config)
+		return func() error { return nil }
+	}
+	return func() error { return g.sandbox.Follow(deltas, version, digest) }
+}
+
+// drop forgets the copy, which has missed too much, unless it is in use. It does not wait.
+func (g *groups) drop() {
+	select {
+	case g.turn <- struct{}{}:
+		g.sandbox = nil
+		<-g.turn
+	default:
+	}
+}
+
+// grouped is a group that is to be placed.
+type grouped struct {
+	key      cluster.GroupKey
+	req      *binderv1.PlaceGroupRequest
+	resp     *binderv1.PlaceGroupResponse
+	outcomes []binderv1.GroupedPod
+	open     []int // of the pods, those that are to be placed
+
+	stint int64           // in which they were tried
+	pods  []cluster.PodID // the open ones
+	found whatif.GroupOutcome
+}
+
+// placeGroup places pods of a PodGroup, all that are to be or none, in one transaction. They are tried on a copy of the ledger; what is found there holds if nothing has changed by then that it depends on.
+func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+	if err := t.validateGroup(req); err != nil {
+		return nil, err
+	}
+	if err := t.admit("place group", req.GetShard(), req.GetShardRevision(), req.GetVersion(), len(req.GetPods())); err != nil {
+		return nil, err
+	}
+	ctx, done := t.within(ctx)
+	defer done()
+	leave, err := t.groups.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	wanted := t.groupShares(req.GetPods())
+	if !t.roomForGroup(wanted) {
+		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
+	}
+	g := &grouped{key: cluster.GroupKey{Namespace: req.GetNamespace(), Name: req.GetName()}, req: req}
+	began := time.Now()
+	placed, err := t.tryAndPlace(ctx, g)
+	for _, p := range placed {
+		wanted[t.shareOf(p.with())]--
+	}
+	t.unbound.giveAll(wanted)
+	t.metrics.groupSeconds.Observe(time.Since(began).Seconds())
+	switch {
+	case t.ended():
+		return nil, errNotActive("the term has ended")
+	case errors.Is(err, errUntried):
+		return nil, err
+	case err != nil:
+		t.fail(err)
+		return nil, rpc.Error(codes.Internal, "BROKEN_LEDGER", "place group: the ledger is broken")
+	}
+	return g.resp, nil
+}
+
+// errUntried is wrapped by errors that say nothing of the ledger.
+var errUntried = errors.New("the group was not tried")
+
+func (t *term) validateGroup(req *binderv1.PlaceGroupRequest) error {
+	var bad violations
+	t.checkShard(&bad, req.GetShard())
+	t.checkVersion(&bad, req.GetVersion())
+	if req.GetNamespace() == "" || req.GetName() == "" {
+		bad.note("name", "%q in namespace %q; want the name of a PodGroup", req.GetName(), req.GetNamespace())
+	}
+	if n := len(req.GetPods()); n == 0 || n > maxPods {
+		bad.note("pods", "%d pods; want 1 to %d", n, maxPods)
+	}
+	for i, p := range req.GetPods() {
+		if p.GetAttempt() < 1 {
+			bad.note(fmt.Sprintf("pods[%d].attempt", i), "%d; attempts count from 1", p.GetAttempt())
+		}
+	}
+	if len(bad) > 0 {
+		return rpc.Invalid(bad...)
+	}
+	return nil
+}
+
+// groupShares returns how much a group wants of whose share of the unbound pods.
+func (t *term) groupShares(pods []*binderv1.PodAttempt) map[string]int {
+	shares, wanted := make([]string, len(pods)), make(map[string]int)
+	if t.flights.most > 0 {
+		shares = t.ledger.shares(pods, func(row *cluster.PodRow) string { return bindsWith(row.Namespace, t.binders(row.UID)) })
+	}
+	for _, of := range shares {
+		wanted[of]++
+	}
+	return wanted
+}
+
+// roomForGroup reserves room for the pods of a group, or none. However many they are, they find some when no pod of theirs waits for its bind.
+func (t *term) roomForGroup(wanted map[string]int) bool {
+	now := time.Now()
+	for namespace, n := range wanted {
+		if namespace != "" && t.unbound.countOf(namespace) > 0 && t.roomOf(namespace, now) < n {
+			return false
+		}
+	}
+	return t.unbound.takeOf(wanted)
+}
+
+// tryAndPlace tries a group until what it has found holds, and places it.
+func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement, err error) {
+	for range triesAside {
+		var apply func() error
+		t.ledger.read(func(st *cluster.State) {
+			apply = t.groups.follow(t.ledger)
+			stint, _ := t.names.now()
+			g.read(t, st, stint)
+		})
+		if err := apply(); err != nil {
+			return nil, errBrokenCopy(err)
+		}
+		if err := t.try(ctx, g); err != nil {
+			return nil, err
+		}
+		holds := false
+		placed, err = t.commitGroup(g, func(stint int64) bool {
+			holds = !t.ledger.trail.disturbed && stint == g.stint
+			return holds
+		})
+		if err != nil || holds {
+			return placed, err
+		}
+		t.conflict(conflictRetry)
+	}
+	// While others wait: nothing changes meanwhile.
+	var untried error
+	placed, err = t.commitGroup(g, func(stint int64) bool {
+		if untried = t.groups.follow(t.ledger)(); untried != nil {
+			untried = errBrokenCopy(untried)
+			return false
+		}
+		g.read(t, t.ledger.state, stint)
+		untried = t.try(ctx, g)
+		return untried == nil
+	})
+	if err == nil {
+		err = untried
+	}
+	return placed, err
+}
+
+func errBrokenCopy(err error) error {
+	return fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "COPY_BROKEN", "%v", err))
+}
+
+// read finds out which pods are to be placed. The caller holds the ledger's lock.
+func (g *grouped) read(t *term, st *cluster.State, stint int64) {
+	n := len(g.req.GetPods())
+	g.outcomes, g.resp = make([]binderv1.GroupedPod, n), &binderv1.PlaceGroupResponse{Pods: make([]*binderv1.GroupedPod, n)}
+	g.open, g.pods, g.stint, g.found = nil, nil, stint, whatif.GroupOutcome{}
+	group := st.PodGroup(g.key)
+	scheduler, why, busy := "", "", false
+	manyAside := t.names.countAside() >= t.unbound.limit // see placeIn
+	for i, p := range g.req.GetPods() {
+		out := &binderv1.Outcome{}
+		g.resp.Pods[i] = &g.outcomes[i]
+		g.outcomes[i].Outcome = out
+		id := cluster.PodID(p.GetId())
+		row := st.Pod(id)
+		switch {
+		case row == nil || row.UID != p.GetUid():
+			out.Result = binderv1.Outcome_RESULT_GONE
+			continue
+		case row.Placed():
+			out.Result, out.Node = binderv1.Outcome_RESULT_PLACED, int32(row.Node)
+			continue
+		case row.Deleting || len(row.Gates) > 0 || group == nil || group.Untold != "" || row.Namespace != g.key.Namespace || row.Group != g.key.Name:
+			out.Result = binderv1.Outcome_RESULT_GONE // the log says so
+			continue
+		case stint == 0 && t.names.shares(st, row.Class), st.Yields(row.Class):
+			out.Result = binderv1.Outcome_RESULT_GONE // likewise
+			continue
+		case row.Attempt >= p.GetAttempt():
+			out.Result = binderv1.Outcome_RESULT_RETRY
+			continue
+		}
+		name := st.Class(row.Class).Spec.SchedulerName
+		switch {
+		case t.asks(st, row) != 0:
+			why = "pods of a PodGroup that extenders or plugin services are asked about are not placed"
+		case scheduler != "" && scheduler != name:
+			why = fmt.Sprintf("all pods in a single pod group should have the same .spec.schedulerName set, got: %q and %q", scheduler, name)
+		}
+		scheduler = name
+		busy = busy || manyAside && t.names.shares(st, row.Class)
+		g.open, g.pods = append(g.open, i), append(g.pods, id)
+	}
+	switch {
+	case why != "":
+		g.end(binderv1.Outcome_RESULT_FAILED, why)
+	case busy:
+		g.end(binderv1.Outcome_RESULT_BUSY, "")
+	}
+}
+
+// end gives all pods that are to be placed the same outcome.
+func (g *grouped) end(result binderv1.Outcome_Result, why string) {
+	for _, i := range g.open {
+		g.outcomes[i].Outcome.Result, g.outcomes[i].Error = result, why
+	}
+	g.open, g.pods = nil, nil
+}
+
+// try finds out where the pods would go, on the copy, which is left as it was. The caller has the turn.
+func (t *term) try(ctx context.Context, g *grouped) (err error) {
+	if len(g.pods) == 0 {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			t.conflict(conflictPanic)
+			t.log.Error("a PodGroup cannot be judged", "group", g.key.String(), "err", fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			err = fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Internal, "NOT_JUDGED", "the PodGroup %v cannot be judged", g.key))
+		}
+	}()
+	var failed error
+	err = t.groups.sandbox.Try(ctx, func(w *whatif.World) error {
+		g.found, failed = whatif.PlaceGroup(w, g.key, g.pods)
+		return failed
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", err))
+	}
+	return nil
+}
+
+// commitGroup places what has been found, if holds says so under the ledger's lock. An error that is not errUntried means a broken ledger, and nothing is placed.
+func (t *term) commitGroup(g *grouped, holds func(stint int64) bool) (placed []*placement, err error) {
+	err = t.ledger.update(func(tx *tx) (err error) {
+		stint, err := t.stint(tx)
+		if err != nil || !holds(stint) {
+			return err
+		}
+		placed, err = t.placeAll(tx, g, stint)
+		if err == nil && len(placed) > 0 {
+			tx.tell(func() { t.recorder.add(placed) })
+		}
+		g.resp.Version = wire.ToVersion(tx.state.Version())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.metrics.placed.Add(float64(len(placed)))
+	return placed, nil
+}
+
+// placeAll gives each pod its outcome, and assumes those of a group that is placed.
+func (t *term) placeAll(tx *tx, g *grouped, stint int64) (placed []*placement, err error) {
+	st := tx.state
+	g.resp.Fit, g.resp.Message = int32(g.found.Fit), g.found.Message
+	type step struct {
+		prep     *preparation
+		progress *progress
+		volumes  []cluster.VolumeChoice
+	}
+	// 1. Nobody is placed unless all are that can be.
+	steps := make([]step, len(g.open))
+	if g.found.Placed {
+		ok := true
+		for n := range g.open {
+			if g.found.Pods[n].Outcome != whatif.Placed {
+				continue
+			}
+			row, node := st.Pod(g.pods[n]), st.Nodes.ByName(g.found.Pods[n].Node)
+			s := &steps[n]
+			s.volumes = g.found.Pods[n].Volumes
+			if s.prep, s.progress, ok = t.takeSteps(row, node, s.volumes); !ok {
+				break
+			}
+		}
+		if !ok {
+			for _, s := range steps {
+				t.giveSteps(s.prep, s.progress)
+			}
+			g.end(binderv1.Outcome_RESULT_BUSY, "")
+			t.conflict(conflictBusy)
+			return nil, nil
+		}
+	}
+	// 2. Place them.
+	for n, i := range g.open {
+		out, found := &g.outcomes[i], &g.found.Pods[n]
+		if !g.found.Placed || found.Outcome != whatif.Placed {
+			out.Outcome.Result = binderv1.Outcome_RESULT_NO_FIT
+			if found.Outcome != whatif.Placed {
+				out.Nodes, out.Verdicts = int32(found.Nodes), wire.ToVerdicts(found.Verdicts)
+			}
+			t.conflict(conflictNoFit)
+			continue
+		}
+		node := st.Nodes.ByName(found.Node)
+		now, err := t.assume(tx, g.pods[n], node, g.req.GetPods()[i].GetAttempt(), steps[n].volumes, steps[n].prep, steps[n].progress, stint)
+		if err != nil {
+			return nil, err
+		}
+		out.Outcome.Result, out.Outcome.Node = binderv1.Outcome_RESULT_ASSUMED, int32(node)
+		placed = append(placed, now)
+	}
+	return placed, nil
+}
+
+// giveSteps undoes takeSteps.
+func (t *term) giveSteps(prep *preparation, steps *progress) {
+	t.unfollow(steps)
+	if prep != nil {
+		t.preparing.bound.giveOf(prep.share, 1)
+	}
+}

@@ -1,0 +1,201 @@
+package pending
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// Pods of a PodGroup are tried together: who is popped takes along all others of the group that wait, wherever they do, and nobody else is in the batch. Until the group is there, and as many
+// pods of it as it wants at least, they are Gated: nothing could come of an attempt. All pods of a group are of one shard.
+
+// group is the pods of the queue that name a PodGroup.
+type group struct {
+	key     cluster.GroupKey
+	pods    map[cluster.PodID]*entry // also those that are assumed
+	lacking string                   // why they may not be tried; "": they may
+}
+
+// groupEntry has a new pod counted in its group.
+func (q *Queue) groupEntry(st *cluster.State, e *entry) {
+	key, ok := cluster.GroupOf(&e.pod)
+	if !ok {
+		return
+	}
+	g := q.groups[key]
+	if g == nil {
+		g = &group{key: key, pods: make(map[cluster.PodID]*entry), lacking: lacks(st, key)}
+		q.groups[key] = g
+	}
+	g.pods[e.id], e.group = e, g
+}
+
+// ungroup undoes groupEntry.
+func (q *Queue) ungroup(e *entry) {
+	if g := e.group; g != nil {
+		e.group = nil
+		if delete(g.pods, e.id); len(g.pods) == 0 {
+			delete(q.groups, g.key)
+		}
+	}
+}
+
+// lacks returns why no pod of a group may be tried, as kube-scheduler's GangScheduling words it, "" if they may be.
+func lacks(st *cluster.State, key cluster.GroupKey) string {
+	is := st.PodGroup(key)
+	switch {
+	case is == nil && st.Unserved(cluster.PodGroupResource) != nil:
+		return fmt.Sprintf("%s cannot be read: %s", cluster.PodGroupResource, st.Unserved(cluster.PodGroupResource).Why)
+	case is == nil:
+		return fmt.Sprintf("waiting for pods's pod group %q to appear in scheduling queue", key.Name)
+	case is.Untold != "":
+		return is.Untold
+	case is.Gang && len(st.GroupPods(key)) < int(is.MinCount):
+		return "waiting for minCount pods from a gang to appear in scheduling queue"
+	}
+	return ""
+}
+
+// regroup finds out anew whether the pods of a group may be tried.
+func (q *Queue) regroup(now time.Time, st *cluster.State, key cluster.GroupKey) {
+	g := q.groups[key]
+	if g == nil {
+		return
+	}
+	why := lacks(st, key)
+	if why == g.lacking {
+		return
+	}
+	all := g.inOrder()
+	for _, e := range all { // how they are counted depends on it
+		q.unlink(e)
+	}
+	g.lacking = why
+	for _, e := range all {
+		q.link(e)
+	}
+	for _, e := range all {
+		switch gated := e.gated(); {
+		case e.place == assumed:
+		case gated && e.place != Gated:
+			q.move(now, e, Gated, q.event)
+		case !gated && e.place == Gated:
+			q.requeue(now, e, q.event)
+		}
+	}
+}
+
+// regroupAll is regroup of all groups.
+func (q *Queue) regroupAll(now time.Time, st *cluster.State) {
+	keys := make([]cluster.GroupKey, 0, len(q.groups))
+	for key := range q.groups {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, compareGroups)
+	for _, key := range keys {
+		q.regroup(now, st, key)
+	}
+}
+
+func compareGroups(a, b cluster.GroupKey) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// noteGroup follows what a delta means for groups.
+func (q *Queue) noteGroup(now time.Time, st *cluster.State, d cluster.Delta) {
+	switch d := d.(type) {
+	case cluster.PodSet:
+		before := &st.Before().Pod
+		was, named := cluster.GroupOf(&before.Pod)
+		is, names := cluster.GroupOf(&st.Pod(d.ID).Pod)
+		if named && was != is {
+			q.regroup(now, st, was)
+		}
+		if names {
+			q.regroup(now, st, is)
+		}
+	case cluster.PodRemoved:
+		if was, named := cluster.GroupOf(&st.Before().Pod.Pod); named {
+			q.regroup(now, st, was)
+		}
+	case cluster.ObjectSet:
+		q.noteGroupObject(now, st, d.Object.Key())
+	case cluster.ObjectRemoved:
+		q.noteGroupObject(now, st, d.ObjectKey)
+	}
+}
+
+func (q *Queue) noteGroupObject(now time.Time, st *cluster.State, key cluster.ObjectKey) {
+	switch {
+	case key.Kind == cluster.PodGroupKind:
+		at := cluster.GroupKey{Namespace: key.Namespace, Name: key.Name}
+		q.regroup(now, st, at)
+		q.retryGroup(now, at)
+	case key.Kind == cluster.UnservedKind && key.Name == cluster.PodGroupResource:
+		q.regroupAll(now, st)
+	}
+}
+
+// retryGroup has the pods of a group tried again that have been found to fit nowhere: the group says something else than it did.
+func (q *Queue) retryGroup(now time.Time, key cluster.GroupKey) {
+	g := q.groups[key]
+	if g == nil {
+		return
+	}
+	for _, e := range g.inOrder() {
+		e.again = true
+		if e.place == Unschedulable && !e.held {
+			q.requeue(now, e, q.event)
+		}
+	}
+}
+
+// inOrder returns the pods of a group in the order in which they came.
+func (g *group) inOrder() []*entry {
+	out := make([]*entry, 0, len(g.pods))
+	for _, e := range g.pods {
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b *entry) int { return cmp.Compare(a.arrival, b.arrival) })
+	return out
+}
+
+// NextIsGroup reports whether Pop would return the pods of a group.
+func (q *Queue) NextIsGroup(now time.Time) bool {
+	q.endBackoffs(now)
+	e := q.head()
+	return e != nil && e.group != nil
+}
+
+// popGroup puts all pods of a group in flight that wait, in queue order.
+func (q *Queue) popGroup(now time.Time, g *group) (batch []Attempt) {
+	var all []*entry
+	for _, e := range g.pods {
+		if e.place == Active || e.place == Backoff || e.place == Unschedulable && !e.held && e.entrance == nil {
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, func(a, b *entry) int {
+		x, y := inLine(a), inLine(b)
+		return x.compare(&y)
+	})
+	for _, e := range all {
+		batch = append(batch, q.pop(now, e))
+	}
+	return batch
+}
+
+// Group returns the PodGroup that an attempt's pod names. False: it names none, or the attempt is void.
+func (q *Queue) Group(a Attempt) (cluster.GroupKey, bool) {
+	if e := q.inFlight(a); e != nil && e.group != nil {
+		return e.group.key, true
+	}
+	return cluster.GroupKey{}, false
+}
+
+// gangScheduling is the plugin that counts for pods that wait for their group.
+var gangScheduling = engine.JudgeOf(engine.Groups)
