@@ -33,6 +33,11 @@ func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutc
 	if group.Gang {
 		t.wants = int(group.MinCount)
 	}
+	if before := st.GroupPlaced(key); before+len(pods) < t.wants {
+		const others = "other pods of it are not tried"
+		message := fmt.Sprintf("%s: %d of at least %d pods could fit: %s", Unschedulable, before+len(pods), t.wants, others)
+		return GroupOutcome{Pods: t.unplaced(others), Fit: before, Wants: t.wants, Message: message}, nil
+	}
 	if len(group.Topology) == 0 {
 		return t.anywhere()
 	}
@@ -161,47 +166,12 @@ func (t *trial) inDomains() (GroupOutcome, error) {
 		const none = "no feasible placements found"
 		return GroupOutcome{Pods: t.unplaced(none), Fit: before, Wants: t.wants, Message: none}, nil
 	}
-	profile := t.profile()
-	var best *attempt
-	most := 0
-	attempts := make([]attempt, 0, len(all))
-	for d := range all {
-		if err := t.w.Between(); err != nil {
-			return GroupOutcome{}, err
-		}
-		a, err := t.in(&all[d])
-		if err != nil {
-			return GroupOutcome{}, fmt.Errorf("place group: %w", err)
-		}
-		if a.placed > 0 {
-			a.fit = engine.FullnessOf(st, profile, a.domain.nodes, t.classes(&a))
-		}
-		attempts = append(attempts, a)
-		most = max(most, a.placed)
-	}
-	score := func(a *attempt) int64 {
-		if before+most == 0 {
-			return 0
-		}
-		return int64(before+a.placed)*100/int64(before+most) + a.fit.Score
-	}
-	enough := func(a *attempt) bool { return before+a.placed >= t.wants && a.placed > 0 }
-	for k := range attempts {
-		a := &attempts[k]
-		switch {
-		case best == nil:
-			best = a
-		case enough(a) != enough(best):
-			if enough(a) {
-				best = a
-			}
-		case cmp.Or(cmp.Compare(score(a), score(best)), a.fit.Compare(best.fit), cmp.Compare(a.total, best.total)) > 0:
-			best = a
-		}
+	best, err := t.bestDomain(all, before)
+	if err != nil {
+		return GroupOutcome{}, fmt.Errorf("place group: %w", err)
 	}
 	out := GroupOutcome{Fit: before + best.placed, Wants: t.wants, Domain: best.name}
 	start := len(t.w.steps)
-	var err error
 	if out.Pods, err = t.take(best, len(all)); err != nil {
 		return GroupOutcome{}, fmt.Errorf("place group: %w", err)
 	}
@@ -209,6 +179,59 @@ func (t *trial) inDomains() (GroupOutcome, error) {
 		out.Message = fmt.Sprintf("0/%d placements are available, the best: %s", len(all), out.Message)
 	}
 	return out, err
+}
+
+// bestDomain returns how the pods would be placed in the best domain. Where all of them fit, how full it is then is known beforehand: so domains are tried from the one that would be fullest on, until
+// no other can be better.
+func (t *trial) bestDomain(all []domain, before int) (*attempt, error) {
+	st, profile := t.w.State(), t.profile()
+	classes := make([]*cluster.Class, len(t.pods))
+	for k, id := range t.pods {
+		classes[k] = st.Class(st.Pod(id).Class)
+	}
+	order := make([]attempt, len(all))
+	for d := range all {
+		order[d] = attempt{domain: &all[d], fit: engine.FullnessOf(st, profile, all[d].nodes, classes)}
+	}
+	slices.SortStableFunc(order, func(a, b attempt) int { return b.fit.Compare(a.fit) })
+	most, tried := 0, make([]attempt, 0, len(order))
+	var whole *engine.Fullness // of the first where all pods are placed
+	for k := range order {
+		if whole != nil && whole.Compare(order[k].fit) > 0 {
+			break
+		}
+		if err := t.w.Between(); err != nil {
+			return nil, err
+		}
+		a, err := t.in(order[k].domain)
+		if err != nil {
+			return nil, err
+		}
+		a.fit = order[k].fit
+		switch {
+		case a.placed < len(t.pods):
+			a.fit = engine.FullnessOf(st, profile, a.domain.nodes, t.classes(&a))
+		case whole == nil:
+			whole = &a.fit
+		}
+		tried, most = append(tried, a), max(most, a.placed)
+	}
+	score := func(a *attempt) int64 { // as kube-scheduler's PodGroupPodsCount and NodeResourcesFit give it
+		if before+most == 0 {
+			return a.fit.Score
+		}
+		return int64(before+a.placed)*100/int64(before+most) + a.fit.Score
+	}
+	enough := func(a *attempt) int {
+		if before+a.placed >= t.wants && a.placed > 0 {
+			return 1
+		}
+		return 0
+	}
+	best := slices.MaxFunc(tried, func(a, b attempt) int {
+		return cmp.Or(cmp.Compare(enough(&a), enough(&b)), cmp.Compare(score(&a), score(&b)), a.fit.Compare(b.fit), cmp.Compare(a.total, b.total), cmp.Compare(b.name, a.name))
+	})
+	return &best, nil
 }
 
 // whereItIs returns the domain in which the pods of the group are that have nodes.
