@@ -9,7 +9,9 @@ type PodGroup struct {
 	MinCount int32
 	// Topology are the label keys by each of which all its pods have to be in one domain, in order.
 	Topology []string
-	Priority int32
+	// Priority is spec.priority, if HasPriority; else the group has that of its pods.
+	HasPriority bool
+	Priority    int32
 	// Whole says that a preemption has all of its pods go, or none.
 	Whole bool
 	// Untold says why nothing else is told of it, "" for all others: its pods wait.
@@ -26,6 +28,7 @@ func (g *PodGroup) Encode(e *Encoder) {
 	e.Bool(g.Gang)
 	e.Int(int64(g.MinCount))
 	e.Texts(g.Topology)
+	e.Bool(g.HasPriority)
 	e.Int(int64(g.Priority))
 	e.Bool(g.Whole)
 	e.Text(g.Untold)
@@ -38,6 +41,7 @@ func (g *PodGroup) Decode(d *Decoder) {
 	g.Gang = d.Bool()
 	g.MinCount = int32(d.Int())
 	g.Topology = d.Texts()
+	g.HasPriority = d.Bool()
 	g.Priority = int32(d.Int())
 	g.Whole = d.Bool()
 	g.Untold = d.Text()
@@ -76,6 +80,8 @@ func (s *State) PodGroup(key GroupKey) *PodGroup {
 type members struct {
 	pods   few[PodID]
 	placed int // how many of them are assumed or bound
+	// preempting is for how many of them others are being evicted.
+	preempting int
 }
 
 // Groups returns how many groups pods name.
@@ -97,6 +103,12 @@ func (s *State) GroupPlaced(key GroupKey) int {
 	return 0
 }
 
+// GroupPreempting reports whether others are being evicted for a pod that names a group.
+func (s *State) GroupPreempting(key GroupKey) bool {
+	of := s.groups[key]
+	return of != nil && of.preempting > 0
+}
+
 // enterGroup counts a pod in its group, if it has one.
 func (s *State) enterGroup(id PodID) {
 	p := &s.pods[id]
@@ -113,6 +125,9 @@ func (s *State) enterGroup(id PodID) {
 	if p.Placed() {
 		of.placed++
 	}
+	if p.Preempting {
+		of.preempting++
+	}
 }
 
 // leaveGroup undoes enterGroup.
@@ -127,6 +142,9 @@ func (s *State) leaveGroup(id PodID) {
 	if p.Placed() {
 		of.placed--
 	}
+	if p.Preempting {
+		of.preempting--
+	}
 	if len(of.pods.list) == 0 {
 		delete(s.groups, key)
 	}
@@ -135,7 +153,7 @@ func (s *State) leaveGroup(id PodID) {
 func cloneGroups(groups map[GroupKey]*members) map[GroupKey]*members {
 	out := make(map[GroupKey]*members, len(groups))
 	for key, of := range groups {
-		out[key] = &members{of.pods.clone(), of.placed}
+		out[key] = &members{of.pods.clone(), of.placed, of.preempting}
 	}
 	return out
 }

@@ -120,8 +120,8 @@ func (s *State) place(id PodID, phase Phase, node NodeIndex, nodeName string, at
 	s.count(p, -1)
 	p.Phase, p.NodeName, p.Attempt = phase, nodeName, attempt
 	s.count(p, 1)
-	s.enterGroup(id)
 	p.Preempting, p.Victim = p.Preempting && phase == Pending, p.Victim && phase != Pending
+	s.enterGroup(id)
 	if moves {
 		s.enter(id, node)
 	}

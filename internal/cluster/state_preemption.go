@@ -24,8 +24,8 @@ func (s *State) checkPreemption(d PreemptionStarted) error {
 		return refuse("preemption for pod %d without victims", d.ID)
 	}
 	for _, id := range d.Victims {
-		if p := s.Pod(id); p == nil || p.Node != d.Node {
-			return refuse("victim %d is not on index %d", id, d.Node)
+		if p := s.Pod(id); p == nil || p.Node == NoNode || p.Node != d.Node && s.pods[d.ID].Group == "" {
+			return refuse("victim %d is not on index %d", id, d.Node) // those of a group may be on any
 		}
 	}
 	return nil
@@ -33,7 +33,9 @@ func (s *State) checkPreemption(d PreemptionStarted) error {
 
 func (s *State) startPreemption(d PreemptionStarted) {
 	s.renominate(d.ID, s.Nodes.Spec[d.Node].Name)
+	s.leaveGroup(d.ID)
 	s.rehashPod(d.ID, func() { s.pods[d.ID].Preempting = true })
+	s.enterGroup(d.ID)
 	for _, id := range d.Victims {
 		s.rehashPod(id, func() { s.pods[id].Victim = true })
 	}
@@ -41,7 +43,9 @@ func (s *State) startPreemption(d PreemptionStarted) {
 
 func (s *State) endPreemption(d PreemptionEnded) {
 	if d.ID != NoPod {
+		s.leaveGroup(d.ID)
 		s.rehashPod(d.ID, func() { s.pods[d.ID].Preempting = false })
+		s.enterGroup(d.ID)
 	}
 	for _, id := range d.Spared {
 		if p := s.Pod(id); p != nil {

@@ -20,7 +20,7 @@ func ReducePodGroup(group *schedulingv1alpha2.PodGroup) *cluster.PodGroup {
 		}
 	}
 	if p := group.Spec.Priority; p != nil {
-		g.Priority = *p
+		g.HasPriority, g.Priority = true, *p
 	}
 	g.Whole = group.Spec.DisruptionMode != nil && *group.Spec.DisruptionMode == schedulingv1alpha2.DisruptionModePodGroup
 	return g

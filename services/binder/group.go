@@ -103,6 +103,9 @@ func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) 
 	g := &grouped{key: cluster.GroupKey{Namespace: req.GetNamespace(), Name: req.GetName()}, req: req}
 	began := time.Now()
 	placed, err := t.tryAndPlace(ctx, g)
+	if err == nil {
+		err = t.preemptForGroup(ctx, g)
+	}
 	for _, p := range placed {
 		wanted[t.shareOf(p.with())]--
 	}
@@ -219,6 +222,10 @@ func (g *grouped) read(t *term, st *cluster.State, stint int64) {
 	g.outcomes, g.resp = make([]binderv1.GroupedPod, n), &binderv1.PlaceGroupResponse{Pods: make([]*binderv1.GroupedPod, n)}
 	g.open, g.pods, g.stint, g.found = nil, nil, stint, whatif.GroupOutcome{}
 	group := st.PodGroup(g.key)
+	preempting := st.GroupPreempting(g.key)
+	if preempting {
+		g.resp.Preempts, g.resp.Message = true, groupWaits
+	}
 	scheduler, why, busy := "", "", false
 	manyAside := t.names.countAside() >= t.unbound.limit // see placeIn
 	for i, p := range g.req.GetPods() {
@@ -239,6 +246,9 @@ func (g *grouped) read(t *term, st *cluster.State, stint int64) {
 			continue
 		case stint == 0 && t.names.shares(st, row.Class), st.Yields(row.Class):
 			out.Result = binderv1.Outcome_RESULT_GONE // likewise
+			continue
+		case preempting: // an earlier attempt, or this one, has others evicted for it
+			out.Result = binderv1.Outcome_RESULT_NO_FIT
 			continue
 		case row.Attempt >= p.GetAttempt():
 			out.Result = binderv1.Outcome_RESULT_RETRY
@@ -271,11 +281,19 @@ func (g *grouped) end(result binderv1.Outcome_Result, why string) {
 	g.open, g.pods = nil, nil
 }
 
-// try finds out where the pods would go, on the copy, which is left as it was. The caller has the turn.
-func (t *term) try(ctx context.Context, g *grouped) (err error) {
+// try finds out where the pods would go, on the copy. The caller has the turn.
+func (t *term) try(ctx context.Context, g *grouped) error {
 	if len(g.pods) == 0 {
 		return nil
 	}
+	return t.onCopy(ctx, g, func(w *whatif.World) (err error) {
+		g.found, err = whatif.PlaceGroup(w, g.key, g.pods)
+		return err
+	})
+}
+
+// onCopy tries something on the copy, which is left as it was. An error wraps errUntried. The caller has the turn.
+func (t *term) onCopy(ctx context.Context, g *grouped, ask func(*whatif.World) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			t.conflict(conflictPanic)
@@ -283,12 +301,7 @@ func (t *term) try(ctx context.Context, g *grouped) (err error) {
 			err = fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Internal, "NOT_JUDGED", "the PodGroup %v cannot be judged", g.key))
 		}
 	}()
-	var failed error
-	err = t.groups.sandbox.Try(ctx, func(w *whatif.World) error {
-		g.found, failed = whatif.PlaceGroup(w, g.key, g.pods)
-		return failed
-	})
-	if err != nil {
+	if err := t.groups.sandbox.Try(ctx, ask); err != nil {
 		return fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", err))
 	}
 	return nil
@@ -318,7 +331,9 @@ func (t *term) commitGroup(g *grouped, holds func(stint int64) bool) (placed []*
 // placeAll gives each pod its outcome, and assumes those of a group that is placed.
 func (t *term) placeAll(tx *tx, g *grouped, stint int64) (placed []*placement, err error) {
 	st := tx.state
-	g.resp.Fit, g.resp.Message = int32(g.found.Fit), g.found.Message
+	if len(g.open) > 0 {
+		g.resp.Fit, g.resp.Message = int32(g.found.Fit), g.found.Message
+	}
 	type step struct {
 		prep     *preparation
 		progress *progress

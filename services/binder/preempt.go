@@ -310,7 +310,7 @@ func (l *ledger) plan(pod cluster.PodID, now engine.Preemption) *preemption {
 	for _, id := range now.Victims {
 		other := st.Pod(id)
 		v := victim{id, source.Eviction{
-			UID: other.UID, Namespace: other.Namespace, Name: other.Name, Node: p.node,
+			UID: other.UID, Namespace: other.Namespace, Name: other.Name, Node: other.NodeName,
 			PreemptorUID: row.UID, PreemptorNamespace: row.Namespace, PreemptorName: row.Name,
 			PreemptorScheduler: st.Class(row.Class).Spec.SchedulerName,
 		}}

@@ -26,7 +26,7 @@ const (
 // placeGroup has the binder place the pods of the batch, which are those of a PodGroup that wait: it finds their places itself, for where one goes depends on where the others do.
 func (c *cycle) placeGroup(ctx context.Context) error {
 	if n := len(c.attempts); n > largestGroup {
-		return c.shelveGroup(ctx, c.attempts, func(*attempt) pending.Diagnosis {
+		return c.shelveGroup(ctx, c.attempts, postFilter{clear: true}, func(*attempt) pending.Diagnosis {
 			return pending.Diagnosis{Wake: pending.WhenChanged, Version: c.version, Message: fmt.Sprintf("%d pods of the PodGroup wait: at most %d are placed together", n, largestGroup)}
 		})
 	}
@@ -110,7 +110,7 @@ func (c *cycle) settleGroup(ctx context.Context, response *binderv1.PlaceGroupRe
 	})
 	c.backOff(busy, busyMessage, false)
 	c.fail(failed, why)
-	return c.shelveGroup(ctx, stuck, func(a *attempt) pending.Diagnosis { return diagnoses[a] })
+	return c.shelveGroup(ctx, stuck, postFilter{clear: !response.GetPreempts(), started: response.GetPreempts()}, func(a *attempt) pending.Diagnosis { return diagnoses[a] })
 }
 
 // groupDiagnosis returns why a pod of a group is not placed.
@@ -130,7 +130,7 @@ func groupDiagnosis(is *binderv1.GroupedPod, group string, version cluster.Versi
 }
 
 // shelveGroup makes pods of a group unschedulable, in parts: the log waits meanwhile.
-func (c *cycle) shelveGroup(ctx context.Context, pods []*attempt, diagnosis func(*attempt) pending.Diagnosis) error {
+func (c *cycle) shelveGroup(ctx context.Context, pods []*attempt, f postFilter, diagnosis func(*attempt) pending.Diagnosis) error {
 	for len(pods) > 0 {
 		left := pods
 		err := c.read(ctx, func(st *cluster.State) {
@@ -138,7 +138,7 @@ func (c *cycle) shelveGroup(ctx context.Context, pods []*attempt, diagnosis func
 				for enough := false; len(left) > 0 && !enough; enough = time.Since(now) >= lookFor {
 					a := left[0]
 					left = left[1:]
-					message := c.rejectAs(q, now, st, a.Attempt, diagnosis(a), postFilter{clear: true})
+					message := c.rejectAs(q, now, st, a.Attempt, diagnosis(a), f)
 					c.progress++
 					c.decided(a, resultUnschedulable, message)
 					a.open = false

@@ -21,8 +21,15 @@ const rackLabel = "example.com/rack"
 // gang creates a PodGroup that wants at least so many pods, all in one domain of a label if that is not empty.
 func gang(ctx context.Context, t *testing.T, cp *kubetest.ControlPlane, name string, minCount int32, topology string) {
 	t.Helper()
+	gangOf(ctx, t, cp, name, minCount, topology, "")
+}
+
+// gangOf is gang of a priority class.
+func gangOf(ctx context.Context, t *testing.T, cp *kubetest.ControlPlane, name string, minCount int32, topology, priorityClass string) {
+	t.Helper()
 	group := &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: schedulingv1alpha2.PodGroupSpec{
-		SchedulingPolicy: schedulingv1alpha2.PodGroupSchedulingPolicy{Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: minCount}},
+		SchedulingPolicy:  schedulingv1alpha2.PodGroupSchedulingPolicy{Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: minCount}},
+		PriorityClassName: priorityClass,
 	}}
 	if topology != "" {
 		group.Spec.SchedulingConstraints = &schedulingv1alpha2.PodGroupSchedulingConstraints{Topology: []schedulingv1alpha2.TopologyConstraint{{Key: topology}}}
@@ -33,11 +40,12 @@ func gang(ctx context.Context, t *testing.T, cp *kubetest.ControlPlane, name str
 }
 
 // members creates pods of a group, each of which requests so much CPU.
-func members(ctx context.Context, t *testing.T, cp *kubetest.ControlPlane, group string, from, to int, cpu string) {
+func members(ctx context.Context, t *testing.T, cp *kubetest.ControlPlane, group, priorityClass string, from, to int, cpu string) {
 	t.Helper()
 	for i := from; i < to; i++ {
 		pod := kubetest.PlainPod(0)
 		pod.Name, pod.Labels = fmt.Sprintf("%s-%d", group, i), map[string]string{"group": group}
+		pod.Spec.PriorityClassName = priorityClass
 		pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &group}
 		pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
 		if _, err := cp.Client().CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
@@ -69,6 +77,19 @@ func nodesOf(ctx context.Context, t *testing.T, cp *kubetest.ControlPlane, group
 	return nodes, why
 }
 
+// awaitGang waits until so many pods of a group are bound, and returns where.
+func awaitGang(ctx context.Context, t *testing.T, cp *kubetest.ControlPlane, group string, n int) (nodes map[string]int) {
+	t.Helper()
+	berthtest.Await(t, berthtest.Patience, fmt.Sprintf("%d pods of %s to be bound", n, group), func(context.Context) error {
+		var why string
+		if nodes, why = nodesOf(ctx, t, cp, group); sum(nodes) != n {
+			return fmt.Errorf("they are on %v, and others are not: %s", nodes, why)
+		}
+		return nil
+	})
+	return nodes
+}
+
 func sum(nodes map[string]int) (n int) {
 	for _, k := range nodes {
 		n += k
@@ -97,7 +118,7 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 
 	// 1. Until all of its pods are there, none is placed, and then all are.
 	gang(ctx, t, cp, "late", 4, "")
-	members(ctx, t, cp, "late", 0, 3, "1")
+	members(ctx, t, cp, "late", "", 0, 3, "1")
 	single := kubetest.PlainPod(0)
 	single.Name = "single"
 	if _, err := cp.Client().CoreV1().Pods("default").Create(ctx, single, metav1.CreateOptions{}); err != nil {
@@ -113,24 +134,12 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 	if nodes, _ := nodesOf(ctx, t, cp, "late"); sum(nodes) > 0 {
 		t.Errorf("3 pods of a gang of 4 are on %v", nodes)
 	}
-	members(ctx, t, cp, "late", 3, 4, "1")
-	await := func(group string, n int) map[string]int {
-		t.Helper()
-		var nodes map[string]int
-		berthtest.Await(t, berthtest.Patience, fmt.Sprintf("%d pods of %s to be bound", n, group), func(ctx context.Context) error {
-			var why string
-			if nodes, why = nodesOf(ctx, t, cp, group); sum(nodes) != n {
-				return fmt.Errorf("they are on %v, and others are not: %s", nodes, why)
-			}
-			return nil
-		})
-		return nodes
-	}
-	await("late", 4)
+	members(ctx, t, cp, "late", "", 3, 4, "1")
+	awaitGang(ctx, t, cp, "late", 4)
 
 	// 2. One that wants a rack gets one, and none is placed if no rack has room for all.
 	gang(ctx, t, cp, "racked", 3, rackLabel)
-	members(ctx, t, cp, "racked", 0, 3, "2")
+	members(ctx, t, cp, "racked", "", 0, 3, "2")
 	racks := func(nodes map[string]int) map[string]bool {
 		in := make(map[string]bool)
 		for name := range nodes {
@@ -142,11 +151,11 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 		}
 		return in
 	}
-	if in := racks(await("racked", 3)); len(in) != 1 {
+	if in := racks(awaitGang(ctx, t, cp, "racked", 3)); len(in) != 1 {
 		t.Errorf("a gang that wants one rack is in %v", in)
 	}
 	gang(ctx, t, cp, "wide", 5, rackLabel)
-	members(ctx, t, cp, "wide", 0, 5, "3")
+	members(ctx, t, cp, "wide", "", 0, 5, "3")
 	berthtest.Await(t, berthtest.Patience, "why a gang waits", func(ctx context.Context) error {
 		nodes, why := nodesOf(ctx, t, cp, "wide")
 		if sum(nodes) > 0 {
@@ -160,7 +169,7 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 
 	// 3. One that does not fit holds nothing, and is placed when there is room.
 	gang(ctx, t, cp, "large", 6, "")
-	members(ctx, t, cp, "large", 0, 6, "3500m")
+	members(ctx, t, cp, "large", "", 0, 6, "3500m")
 	berthtest.Await(t, berthtest.Patience, "why the large gang waits", func(ctx context.Context) error {
 		nodes, why := nodesOf(ctx, t, cp, "large")
 		if sum(nodes) > 0 {
@@ -172,14 +181,85 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 		return nil
 	})
 	gang(ctx, t, cp, "small", 2, "")
-	members(ctx, t, cp, "small", 0, 2, "500m")
-	await("small", 2)
+	members(ctx, t, cp, "small", "", 0, 2, "500m")
+	awaitGang(ctx, t, cp, "small", 2)
 	if err := cp.CreateNodes(ctx, 14, func(i int) *corev1.Node { return kubetest.PlainNode(100 + i) }); err != nil {
 		t.Fatal(err)
 	}
-	await("large", 6)
+	awaitGang(ctx, t, cp, "large", 6)
 	checkCluster(t, cp)
 	if twice := watcher.BoundTwice(); len(twice) > 0 {
 		t.Errorf("bound twice: %v", twice)
 	}
+}
+
+// TestAGangPreemptsAsAWhole has gangs of a high priority on a full cluster: one that no room can be made for, for which nobody goes, and one for which as few go as must; of a gang that wants to be disrupted whole all go.
+func TestAGangPreemptsAsAWhole(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	cp := kubetest.StartT(t, kubetest.Options{APIServerFlags: kubetest.PodGroups})
+	if err := cp.CreateNodes(ctx, 6, func(i int) *corev1.Node { // of 4 CPUs each
+		node := kubetest.PlainNode(i)
+		node.Labels[rackLabel] = string(rune('a' + i/3))
+		return node
+	}); err != nil {
+		t.Fatal(err)
+	}
+	createPriorityClasses(ctx, t, cp)
+	kubelet, err := kubetest.PlayKubelets(ctx, cp.Kubeconfig(), 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kubelet.Stop()
+	berthtest.Start(t, berthtest.Options{Kubeconfig: cp.Kubeconfig(), Shards: 2, LeaseTTL: berthtest.Patience})
+
+	// 1. A gang that is disrupted whole fills the first rack, and pods the second.
+	group := &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "whole"}, Spec: schedulingv1alpha2.PodGroupSpec{
+		SchedulingPolicy:      schedulingv1alpha2.PodGroupSchedulingPolicy{Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: 3}},
+		SchedulingConstraints: &schedulingv1alpha2.PodGroupSchedulingConstraints{Topology: []schedulingv1alpha2.TopologyConstraint{{Key: rackLabel}}},
+		DisruptionMode:        new(schedulingv1alpha2.DisruptionModePodGroup), PriorityClassName: "low-0",
+	}}
+	if _, err := cp.Client().SchedulingV1alpha2().PodGroups("default").Create(ctx, group, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	members(ctx, t, cp, "whole", "low-0", 0, 3, "3")
+	awaitGang(ctx, t, cp, "whole", 3)
+	for i := range 3 {
+		low := oneCPU(fmt.Sprintf("low-%d", i), "low-1")
+		low.Labels["group"] = "singles"
+		low.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3")
+		if _, err := cp.Client().CoreV1().Pods("default").Create(ctx, low, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitGang(ctx, t, cp, "singles", 3)
+
+	// 2. Nobody goes for a gang that would fit no rack even so.
+	gangOf(ctx, t, cp, "huge", 4, rackLabel, "high")
+	members(ctx, t, cp, "huge", "high", 0, 4, "3")
+	berthtest.Await(t, berthtest.Patience, "why the huge gang waits", func(ctx context.Context) error {
+		if _, why := nodesOf(ctx, t, cp, "huge"); !strings.Contains(why, "Preemption is not helpful") {
+			return fmt.Errorf("it says %q", why)
+		}
+		return nil
+	})
+	for group, want := range map[string]int{"whole": 3, "singles": 3} {
+		if nodes, _ := nodesOf(ctx, t, cp, group); sum(nodes) != want {
+			t.Errorf("%s has %v, for a gang that has no use for that", group, nodes)
+		}
+	}
+
+	// 3. Two singles go rather than the whole gang: it is less important, but one of its pods would take all.
+	gangOf(ctx, t, cp, "urgent", 2, rackLabel, "high")
+	members(ctx, t, cp, "urgent", "high", 0, 2, "3")
+	awaitGang(ctx, t, cp, "urgent", 2)
+	whole, _ := nodesOf(ctx, t, cp, "whole")
+	singles, _ := nodesOf(ctx, t, cp, "singles")
+	if n := sum(whole); n != 0 && n != 3 {
+		t.Errorf("%d pods of a gang that is disrupted whole are left", n)
+	}
+	if sum(whole)+sum(singles) != 3 && sum(whole)+sum(singles) != 4 {
+		t.Errorf("left are %v of the whole gang and singles on %v", whole, singles)
+	}
+	checkCluster(t, cp)
 }

@@ -56,6 +56,8 @@ func lacks(st *cluster.State, key cluster.GroupKey) string {
 		return is.Untold
 	case is.Gang && len(st.GroupPods(key)) < int(is.MinCount):
 		return "waiting for minCount pods from a gang to appear in scheduling queue"
+	case st.GroupPreempting(key):
+		return "waiting for the preemption for this pod group to be finished"
 	}
 	return ""
 }
@@ -118,6 +120,10 @@ func (q *Queue) noteGroup(now time.Time, st *cluster.State, d cluster.Delta) {
 		if names {
 			q.regroup(now, st, is)
 		}
+	case cluster.PreemptionStarted:
+		q.noteGroupOf(now, st, d.ID)
+	case cluster.PreemptionEnded:
+		q.noteGroupOf(now, st, d.ID)
 	case cluster.PodRemoved:
 		if was, named := cluster.GroupOf(&st.Before().Pod.Pod); named {
 			q.regroup(now, st, was)
@@ -126,6 +132,14 @@ func (q *Queue) noteGroup(now time.Time, st *cluster.State, d cluster.Delta) {
 		q.noteGroupObject(now, st, d.Object.Key())
 	case cluster.ObjectRemoved:
 		q.noteGroupObject(now, st, d.ObjectKey)
+	}
+}
+
+func (q *Queue) noteGroupOf(now time.Time, st *cluster.State, id cluster.PodID) {
+	if row := st.Pod(id); row != nil {
+		if key, names := cluster.GroupOf(&row.Pod); names {
+			q.regroup(now, st, key)
+		}
 	}
 }
 

@@ -1393,7 +1393,9 @@ type PlaceGroupResponse struct {
 	// Why the group is not placed, empty if it is: of a gang, that too few of its pods can be.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	// How many of its pods could be placed, with those that have been.
-	Fit           int32 `protobuf:"varint,4,opt,name=fit,proto3" json:"fit,omitempty"`
+	Fit int32 `protobuf:"varint,4,opt,name=fit,proto3" json:"fit,omitempty"`
+	// Others are being evicted for it, and its pods are nominated to the nodes where they go then.
+	Preempts      bool `protobuf:"varint,5,opt,name=preempts,proto3" json:"preempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1454,6 +1456,13 @@ func (x *PlaceGroupResponse) GetFit() int32 {
 		return x.Fit
 	}
 	return 0
+}
+
+func (x *PlaceGroupResponse) GetPreempts() bool {
+	if x != nil {
+		return x.Preempts
+	}
+	return false
 }
 
 // GroupedPod is what became of a pod of a PodGroup.
@@ -2611,12 +2620,13 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12\x1c\n" +
 	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x05 \x01(\tR\x04name\x12/\n" +
-	"\x04pods\x18\x06 \x03(\v2\x1b.berth.binder.v1.PodAttemptR\x04pods\"\xa2\x01\n" +
+	"\x04pods\x18\x06 \x03(\v2\x1b.berth.binder.v1.PodAttemptR\x04pods\"\xbe\x01\n" +
 	"\x12PlaceGroupResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12/\n" +
 	"\x04pods\x18\x02 \x03(\v2\x1b.berth.binder.v1.GroupedPodR\x04pods\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x10\n" +
-	"\x03fit\x18\x04 \x01(\x05R\x03fit\"\xa7\x01\n" +
+	"\x03fit\x18\x04 \x01(\x05R\x03fit\x12\x1a\n" +
+	"\bpreempts\x18\x05 \x01(\bR\bpreempts\"\xa7\x01\n" +
 	"\n" +
 	"GroupedPod\x122\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x18.berth.binder.v1.OutcomeR\aoutcome\x12\x14\n" +

@@ -1,0 +1,170 @@
+package binder
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+	"github.com/berth-scheduler/berth/internal/logs"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/whatif"
+)
+
+// groupWaits is what kube-scheduler says of a PodGroup for which others are being evicted.
+const groupWaits = "pod group is waiting for preemption to complete"
+
+// preemptForGroup has others evicted for a PodGroup that fits nowhere, if that makes room for it: all of them are found before anybody goes, on the copy of the ledger, and whether that is so still is looked at on the live one.
+// The caller has the turn of groups.
+func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
+	if len(g.pods) == 0 || g.found.Placed || g.resp.GetPreempts() || t.preempting.full() {
+		return nil
+	}
+	// 1. Who would have to go?
+	var apply func() error
+	t.ledger.read(func(*cluster.State) { apply = t.groups.follow(t.ledger) })
+	if err := apply(); err != nil {
+		return errBrokenCopy(err)
+	}
+	var found whatif.GroupPreemption
+	why, ok := "", false
+	if err := t.onCopy(ctx, g, func(w *whatif.World) (err error) {
+		pods := present(w.State(), g)
+		found, why, ok, err = whatif.PreemptGroup(w, g.key, pods)
+		return err
+	}); err != nil {
+		return err
+	}
+	if !ok {
+		if why != "" {
+			g.resp.Message += ", " + why
+		}
+		return nil
+	}
+	// 2. Is that so still?
+	var p *preemption
+	var untried error
+	err := t.ledger.update(func(tx *tx) error {
+		stint, err := t.stint(tx)
+		if err != nil {
+			return err
+		}
+		if untried = t.groups.follow(t.ledger)(); untried != nil {
+			untried = errBrokenCopy(untried)
+			return nil
+		}
+		now := &grouped{key: g.key, req: g.req}
+		now.read(t, tx.state, stint)
+		var nodes []string
+		holds := false
+		untried = t.onCopy(ctx, g, func(w *whatif.World) (err error) {
+			nodes, holds, err = whatif.ConfirmGroupPreemption(w, g.key, now.pods, found.Domain, found.Found.Victims)
+			return err
+		})
+		switch {
+		case untried != nil:
+			return nil
+		case !holds:
+			t.conflict(conflictVictims)
+			return nil
+		}
+		// 3. Start it.
+		p, err = t.startGroupPreemption(tx, now, nodes, found.Found.Victims, stint)
+		if g.resp.Preempts = now.resp.GetPreempts(); g.resp.GetPreempts() {
+			g.resp.Message = groupWaits
+		}
+		return err
+	})
+	if err == nil {
+		err = untried
+	}
+	if log := logs.V(t.log, logs.Outcomes); log != nil && p != nil && err == nil {
+		log.Info("The victims for the preemption by a PodGroup are determined", "group", g.key.String(), "pods", len(p.victims))
+	}
+	return err
+}
+
+// present returns those of a group's pods that wait still.
+func present(st *cluster.State, g *grouped) (pods []cluster.PodID) {
+	for n, id := range g.pods {
+		row := st.Pod(id)
+		if row != nil && row.UID == g.req.GetPods()[g.open[n]].GetUid() && !row.Placed() && !row.Deleting {
+			pods = append(pods, id)
+		}
+	}
+	return pods
+}
+
+// startGroupPreemption nominates the pods of a group to their nodes, and marks the victims. One of the pods, the leader, is held back until all evictions have been accepted, and with it all others of the group; it is nil if nobody
+// has to be evicted any more, or a lane is full. An error means a broken ledger.
+func (t *term) startGroupPreemption(tx *tx, g *grouped, nodes []string, victims []cluster.PodID, stint int64) (*preemption, error) {
+	l, st := t.ledger, tx.state
+	leader := -1
+	for n, node := range nodes {
+		if node != "" && leader < 0 {
+			leader = n
+		}
+	}
+	if leader < 0 {
+		return nil, nil
+	}
+	id := g.pods[leader]
+	row := st.Pod(id)
+	p := l.plan(id, engine.Preemption{Node: st.Nodes.ByName(nodes[leader]), Victims: victims})
+	p.by = attempt{g.req.GetShardRevision(), g.req.GetPods()[g.open[leader]].GetAttempt()}
+	p.shared, p.stint = t.names.shares(st, row.Class), stint
+	if len(p.evict) > 0 && !t.preempting.takeOf(p.of) {
+		t.conflict(conflictBusy)
+		return nil, nil
+	}
+	// 1. Have it reported; the lane may be full.
+	var reports []source.Report
+	var cleared []cluster.PodID
+	seen := make(map[string]bool)
+	for n, node := range nodes {
+		if node == "" {
+			continue
+		}
+		report := reportOf(st.Pod(g.pods[n]), "Unschedulable", groupWaits)
+		report.Attempt = g.req.GetPods()[g.open[n]].GetAttempt()
+		report.Nominate, report.Nominated = true, node
+		reports = append(reports, report)
+		if !seen[node] && len(p.evict) > 0 {
+			seen[node] = true
+			cleared = append(cleared, l.nominatedTo(node, func(other *cluster.PodRow) bool { return other.Priority < row.Priority })...)
+		}
+	}
+	if !t.reports.add(append(reports, l.clearings(cleared)...)...) {
+		t.preempting.giveAll(p.of)
+		t.conflict(conflictBusy)
+		return nil, nil
+	}
+	// 2. Start it.
+	l.preempted[row.UID] = p.remembered()
+	for _, other := range cleared {
+		if err := l.fold.Nominate(other, ""); err != nil {
+			return nil, err
+		}
+	}
+	for n, node := range nodes {
+		if node == "" || n == leader && len(p.evict) > 0 {
+			continue
+		}
+		if err := l.fold.Nominate(g.pods[n], node); err != nil {
+			return nil, err
+		}
+	}
+	g.resp.Preempts = true
+	if len(p.evict) == 0 {
+		return nil, nil
+	}
+	l.fold.KeepNomination(row)
+	if err := tx.apply(cluster.PreemptionStarted{ID: id, Node: st.Nodes.ByName(nodes[leader]), Victims: victims}); err != nil {
+		return nil, fmt.Errorf("preempt for %v: %w", g.key, err)
+	}
+	tx.tell(func() {
+		t.metrics.preemptionVictims.Observe(float64(len(p.victims)))
+		t.preemptions.add(p.whose(), *p)
+	})
+	return p, nil
+}
