@@ -25,6 +25,7 @@ type groups struct {
 	turn    chan struct{} // holds one value while a group is being tried, by whom sandbox is used
 	sandbox *whatif.Sandbox
 	config  engine.EvaluatorConfig
+	tried   func() // is called when a group has been tried while others go on; nil: nothing is
 }
 
 func newGroups(parallelism int) *groups {
@@ -184,6 +185,9 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 		}
 		if err := t.try(ctx, g); err != nil {
 			return nil, err
+		}
+		if t.groups.tried != nil {
+			t.groups.tried()
 		}
 		holds := false
 		placed, err = t.commitGroup(g, func(stint int64) bool {

@@ -61,7 +61,7 @@ func (c *testCluster) as(t *testing.T, binding rbacv1.ClusterRoleBinding) string
 
 // TestWhatNobodyHasToHaveIsNotWaitedFor has the role lack what stateful sets and classes of storage need, and then pods.
 func TestWhatNobodyHasToHaveIsNotWaitedFor(t *testing.T) {
-	plane := kubetest.StartT(t, kubetest.Options{Authorization: "RBAC"})
+	plane := kubetest.StartT(t, kubetest.Options{Authorization: "RBAC", APIServerFlags: kubetest.PodGroups})
 	c := &testCluster{plane: plane, client: plane.Client()}
 	role, binding := granted(t)
 	rules := role.Rules
@@ -135,7 +135,7 @@ func newWatched(t *testing.T, cfg Config) *Source {
 }
 
 func TestTheDeployedRoleIsEnoughAndWhatItLacksIsWaitedFor(t *testing.T) {
-	plane := kubetest.StartT(t, kubetest.Options{Authorization: "RBAC"})
+	plane := kubetest.StartT(t, kubetest.Options{Authorization: "RBAC", APIServerFlags: kubetest.PodGroups})
 	c := &testCluster{plane: plane, client: plane.Client()}
 	role, binding := granted(t)
 	rules := role.Rules

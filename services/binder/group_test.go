@@ -1,0 +1,270 @@
+package binder
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/source"
+)
+
+// ofGroup makes a pod one of a PodGroup.
+func ofGroup(p source.Pod, group string) source.Pod {
+	p.Group = group
+	return p
+}
+
+func gangSet(name string, minCount int32) source.Event {
+	return source.Event{Kind: source.ObjectSet, Object: &cluster.PodGroup{Namespace: "default", Name: name, Gang: true, MinCount: minCount}}
+}
+
+// together places pods of the group g as PlaceGroup does, and returns what becomes of each, and what is said of the group.
+func together(t testing.TB, term *term, attempt int32, uids ...string) (outcomes, message string, placed []*placement) {
+	t.Helper()
+	req := &binderv1.PlaceGroupRequest{Namespace: "default", Name: "g"}
+	for _, uid := range uids {
+		id := cluster.NoPod
+		term.ledger.read(func(st *cluster.State) {
+			if known, ok := st.PodByUID(uid); ok {
+				id = known
+			}
+		})
+		req.Pods = append(req.Pods, &binderv1.PodAttempt{Id: int32(id), Uid: uid, Attempt: attempt})
+	}
+	g := &grouped{key: cluster.GroupKey{Namespace: "default", Name: "g"}, req: req}
+	leave, err := term.groups.take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	if placed, err = term.tryAndPlace(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	if err := term.preemptForGroup(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, p := range g.resp.GetPods() {
+		out = append(out, resultText(p.GetOutcome().GetResult()))
+		if p.GetError() != "" {
+			message = p.GetError()
+		}
+	}
+	if g.resp.GetMessage() != "" {
+		message = g.resp.GetMessage()
+	}
+	return strings.Join(out, " "), message, placed
+}
+
+// phases returns where pods are.
+func phases(term *term, uids ...string) string {
+	var out []string
+	term.ledger.read(func(st *cluster.State) {
+		for _, uid := range uids {
+			out = append(out, phaseOf(st, uid))
+		}
+	})
+	return strings.Join(out, ", ")
+}
+
+func TestAGangIsPlacedInOneTransactionOrNotAtAll(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000), node("b", 1000), gangSet("g", 3))
+	for _, uid := range []string{"p", "q", "r"} {
+		observe(t, term, ofGroup(pod(uid, 1000), "g"))
+	}
+	// 1. Two of three would fit.
+	before := term.feed.Head()
+	outcomes, message, placed := together(t, term, 1, "p", "q", "r")
+	if want := "no fit no fit no fit"; outcomes != want || len(placed) > 0 {
+		t.Errorf("a gang that does not fit: %s, want %s", outcomes, want)
+	}
+	if want := "pod group is unschedulable: 2 of at least 3 pods fit, No preemption victims found for incoming preemptor"; message != want {
+		t.Errorf("it is said %q, want %q", message, want)
+	}
+	if head := term.feed.Head(); head != before || len(term.recorder.waiting) > 0 {
+		t.Errorf("the log has gone from %v to %v, and %d wait to be recorded", before, head, len(term.recorder.waiting))
+	}
+	// 2. With one more node all are placed, in one transaction.
+	observe(t, term, node("c", 1000))
+	before = term.feed.Head()
+	outcomes, message, placed = together(t, term, 1, "p", "q", "r")
+	if want := "assumed assumed assumed"; outcomes != want || message != "" || len(placed) != 3 {
+		t.Errorf("a gang that fits: %s, %q, %d placed; want %s", outcomes, message, len(placed), want)
+	}
+	if head := term.feed.Head(); head.Seq != before.Seq+3 || !slices.Equal(term.recorder.waiting, placed) {
+		t.Errorf("the log has gone from %v to %v, and %v are to be recorded, want %v", before, head, term.recorder.waiting, placed)
+	}
+	// 3. Asked again, it is as it was.
+	before = term.feed.Head()
+	if outcomes, _, placed = together(t, term, 1, "p", "q", "r"); outcomes != "already placed already placed already placed" || len(placed) > 0 || term.feed.Head() != before {
+		t.Errorf("asked again: %s, and the log has gone from %v to %v", outcomes, before, term.feed.Head())
+	}
+}
+
+// TestWhatIsFoundForAGangHoldsWhenItIsPlaced has the cluster change each time that a gang has been tried: it is placed by what there is in the end.
+func TestWhatIsFoundForAGangHoldsWhenItIsPlaced(t *testing.T) {
+	for changes := range triesAside + 1 {
+		t.Run(fmt.Sprint(changes), func(t *testing.T) {
+			term := pureTerm(t, newFakeSource())
+			observe(t, term, node("a", 2000), gangSet("g", 2), ofGroup(pod("p", 1000), "g"), ofGroup(pod("q", 1000), "g"), on(pod("x", 0), "elsewhere"))
+			tried := 0
+			term.groups.tried = func() {
+				if tried++; tried > changes {
+					return
+				}
+				// What is nothing to anybody is not waited for; what takes the room is.
+				observe(t, term, pod(fmt.Sprint("new-", tried), 100), node(fmt.Sprint("b-", tried), 2000), on(pod(fmt.Sprint("y-", tried), 500), "a"))
+			}
+			outcomes, message, _ := together(t, term, 1, "p", "q")
+			if outcomes != "assumed assumed" || message != "" {
+				t.Fatalf("%s, %q", outcomes, message)
+			}
+			if want := min(changes+1, triesAside); tried != want {
+				t.Errorf("tried %d times beside others, want %d", tried, want)
+			}
+			term.ledger.read(func(st *cluster.State) {
+				for i := range cluster.NodeIndex(st.Nodes.Len()) {
+					if has, wants := st.Nodes.Allocatable[cluster.CPU][i], st.Nodes.Requested[cluster.CPU][i]; wants > has {
+						t.Errorf("%s has %d, and %d are requested", st.Nodes.Spec[i].Name, has, wants)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestWhatDoesNotMatterToAGangDoesNotHaveItTriedAgain(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 2000), gangSet("g", 1), ofGroup(pod("p", 1000), "g"))
+	tried := 0
+	term.groups.tried = func() {
+		tried++
+		observe(t, term, pod("another", 100), gone("another"))
+	}
+	if outcomes, _, _ := together(t, term, 1, "p"); outcomes != "assumed" || tried != 1 {
+		t.Errorf("%s behind %d tries, want one", outcomes, tried)
+	}
+}
+
+func TestPodsOfAGroupThatMayNotBePlacedSayWhy(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	other := ofGroup(pod("q", 100), "g")
+	other.Class.SchedulerName = "another"
+	observe(t, term, node("a", 2000), gangSet("g", 1), ofGroup(pod("p", 1000), "g"), other, pod("alone", 100))
+	for _, test := range []struct{ name, uids, want, why string }{
+		{"one is of no group", "alone", "gone", ""},
+		{"one does not exist", "none", "gone", ""},
+		{"two schedulers", "p q", "result 9 result 9", `all pods in a single pod group should have the same .spec.schedulerName set, got: "` + scheduler + `" and "another"`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got, why, _ := together(t, term, 1, strings.Fields(test.uids)...); got != test.want || why != test.why {
+				t.Errorf("%s, %q; want %s, %q", got, why, test.want, test.why)
+			}
+		})
+	}
+	observe(t, term, source.Event{Kind: source.ObjectGone, Key: cluster.ObjectKey{Kind: cluster.PodGroupKind, Namespace: "default", Name: "g"}})
+	if got, _, _ := together(t, term, 1, "p"); got != "gone" {
+		t.Errorf("of a group that is gone: %s", got)
+	}
+}
+
+// TestAGangPreemptsWithOneOfItsPods has victims on two nodes, and asks again before they have gone.
+func TestAGangPreemptsWithOneOfItsPods(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000), node("b", 1000), on(pod("v", 1000), "a"), on(pod("w", 1000), "b"), gangSet("g", 2),
+		prior(ofGroup(pod("p", 1000), "g"), 10), prior(ofGroup(pod("q", 1000), "g"), 10))
+	outcomes, message, _ := together(t, term, 1, "p", "q")
+	if outcomes != "no fit no fit" || message != groupWaits {
+		t.Errorf("%s, %q; want no fit, and that it waits", outcomes, message)
+	}
+	check := func() {
+		t.Helper()
+		term.ledger.read(func(st *cluster.State) {
+			preempting, nominated := 0, make(map[string]bool)
+			for _, uid := range []string{"p", "q"} {
+				id, _ := st.PodByUID(uid)
+				row := st.Pod(id)
+				nominated[row.Nominated] = true
+				if row.Preempting {
+					preempting++
+				}
+			}
+			if preempting != 1 || !nominated["a"] || !nominated["b"] {
+				t.Errorf("%d of the gang preempt, and it is nominated to %v; want one, and both nodes", preempting, nominated)
+			}
+			for _, uid := range []string{"v", "w"} {
+				if id, _ := st.PodByUID(uid); !st.Pod(id).Victim {
+					t.Errorf("%s is no victim", uid)
+				}
+			}
+		})
+	}
+	check()
+	before := term.feed.Head()
+	if outcomes, message, _ = together(t, term, 1, "p", "q"); outcomes != "no fit no fit" || message != groupWaits || term.feed.Head() != before {
+		t.Errorf("asked again: %s, %q, and the log has gone from %v to %v", outcomes, message, before, term.feed.Head())
+	}
+	check()
+	if n := term.preempting.count(); n != 1 {
+		t.Errorf("%d preemptions are under way, want one", n)
+	}
+}
+
+// TestNobodyGoesForAGangThatHasNoUseForIt has room for one of two if others go.
+func TestNobodyGoesForAGangThatHasNoUseForIt(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000), on(pod("v", 1000), "a"), gangSet("g", 2),
+		prior(ofGroup(pod("p", 1000), "g"), 10), prior(ofGroup(pod("q", 1000), "g"), 10))
+	before := term.feed.Head()
+	_, message, _ := together(t, term, 1, "p", "q")
+	if want := "pod group is unschedulable: 0 of at least 2 pods fit, Preemption is not helpful for scheduling"; message != want || term.feed.Head() != before {
+		t.Errorf("%q, and the log has gone from %v to %v; want %q", message, before, term.feed.Head(), want)
+	}
+}
+
+// TestAGroupThatIsLargerThanWhatMayWaitIsPlacedWhenNothingWaits: else it never would be.
+func TestAGroupThatIsLargerThanWhatMayWaitIsPlacedWhenNothingWaits(t *testing.T) {
+	term := pureTerm(t, newFakeSource(), unboundAtMost(2), inPlaces(1))
+	if !term.roomForGroup(map[string]int{"default": 5}) {
+		t.Fatal("there is no room though nothing waits")
+	}
+	if term.roomForGroup(map[string]int{"default": 1}) {
+		t.Error("there is room behind it")
+	}
+	term.unbound.giveAll(map[string]int{"default": 5})
+	if !term.roomForGroup(map[string]int{"default": 1}) {
+		t.Error("there is none when it is bound")
+	}
+}
+
+// TestACopyThatHasMissedTooMuchIsMadeAnew has more happen than is kept for it.
+func TestACopyThatHasMissedTooMuchIsMadeAnew(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 3000), gangSet("g", 1), ofGroup(pod("p", 1000), "g"), ofGroup(pod("q", 1000), "g"))
+	if outcomes, _, _ := together(t, term, 1, "p"); outcomes != "assumed" {
+		t.Fatal(outcomes)
+	}
+	if term.groups.sandbox == nil {
+		t.Fatal("there is no copy")
+	}
+	if err := term.ledger.update(func(tx *tx) error {
+		for range mostTrail + 2 {
+			if err := tx.apply(cluster.NodeTouched{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if term.groups.sandbox != nil || len(term.ledger.trail.deltas) > 0 {
+		t.Error("the copy is kept, or what it has missed")
+	}
+	if outcomes, _, _ := together(t, term, 1, "q"); outcomes != "assumed" {
+		t.Error(outcomes)
+	}
+}
