@@ -35,7 +35,7 @@ type Options struct {
 	Like *ControlPlane
 }
 
-// PodGroups are flags of an API server of Kubernetes 1.36 that serves PodGroups, and lets pods name theirs.
+// PodGroups are flags of an API server of Kubernetes 1.36 that serves PodGroups, and lets pods name theirs. The first is one of kube-scheduler too.
 var PodGroups = []string{
 	"--feature-gates=GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true,WorkloadAwarePreemption=true",
 	"--runtime-config=scheduling.k8s.io/v1alpha2=true",

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/berth-scheduler/berth/internal/kubetest"
 )
 
 // The contenders that are known by name elsewhere.
@@ -51,6 +53,7 @@ type command struct {
 type environment struct {
 	config
 	claims        bool   // pods have some
+	groups        bool   // pods name PodGroups
 	dir           string // for files and logs
 	kubeconfig    string
 	kubeScheduler string // paths of binaries
@@ -114,7 +117,11 @@ func kubeSchedulerCommands(e environment) ([]command, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []command{{kubeScheduler, []string{e.kubeScheduler, "--config", file, "--secure-port", "0"}}}, nil
+	argv := []string{e.kubeScheduler, "--config", file, "--secure-port", "0"}
+	if e.groups {
+		argv = append(argv, kubetest.PodGroups[0])
+	}
+	return []command{{kubeScheduler, argv}}, nil
 }
 
 // kubeClient is what kube-scheduler's configuration says of its client and its election.

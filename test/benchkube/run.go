@@ -66,7 +66,11 @@ func runOnce(ctx context.Context, cfg config, w workload, c contender, bin strin
 	}()
 
 	// 1. A control plane with nodes and pending pods.
-	plane, err := kubetest.Start(ctx, filepath.Join(dir, "control-plane"), kubetest.Options{})
+	options := kubetest.Options{}
+	if w.groups {
+		options.APIServerFlags = kubetest.PodGroups
+	}
+	plane, err := kubetest.Start(ctx, filepath.Join(dir, "control-plane"), options)
 	if err != nil {
 		return r, err
 	}
@@ -96,7 +100,7 @@ func runOnce(ctx context.Context, cfg config, w workload, c contender, bin strin
 	s.watcher = watcher
 
 	// 3. The contender, until it has done what the script asks for, and then until it has nothing more to write.
-	env := environment{config: cfg, claims: w.claims, dir: dir, kubeconfig: plane.Kubeconfig(), kubeScheduler: bin}
+	env := environment{config: cfg, claims: w.claims, groups: w.groups, dir: dir, kubeconfig: plane.Kubeconfig(), kubeScheduler: bin}
 	if env.self, err = os.Executable(); err != nil {
 		return r, fmt.Errorf("find own program: %w", err)
 	}

@@ -32,6 +32,8 @@ type workload struct {
 	newScript func() script
 	// claims: pods have claims, for which the null binder can write what a scheduler writes.
 	claims bool
+	// groups: pods name PodGroups, which API server and contenders have to know of.
+	groups bool
 	// boundPods is how many are bound beforehand, unless the command line says.
 	boundPods int
 	// shapeNode makes of a node one of the workload. nil: it is as it is.
@@ -170,6 +172,14 @@ func workloads() []workload {
 			name: "restart", about: "few pods, on a cluster that has --bound-pods", pods: latePods, boundPods: placedPods,
 			newScript: func() script { return restart{} },
 			room:      func(cfg config, perNode int) int { return cfg.nodes*perNode - cfg.boundPods },
+		},
+		{
+			name: "gangs", about: "PodGroups of 8 pods each, that are placed together", pods: gangPods, limit: longLimit, groups: true,
+			shape: ofGang, newScript: func() script { return gangs{} }, room: anywhere,
+		},
+		{
+			name: "gangs-racks", about: "the same, each in one rack of 100 nodes, of which all are considered", pods: gangPods, limit: longLimit, groups: true,
+			shape: ofGang, shapeNodeOf: inRack, newScript: func() script { return gangs{racks: true} }, room: anywhere,
 		},
 		claiming("volumes-intree", "a claim each, bound to an in-tree disk, beside --bound-pods of them", claims{disk: inTreeDisk}),
 		claiming("volumes-migrated", "the same of nodes that have at most 39 of them, as CSI volumes", claims{disk: inTreeDisk, csiNode: true, migrated: true}),
