@@ -27,13 +27,14 @@ const (
 	Unsupported              // it asks for what Berth cannot judge
 	Preempting               // pods are being evicted so that it finds room
 	Yielded                  // another scheduler has its scheduler name at the moment
+	Incomplete               // its PodGroup is not there, or has too few pods: nobody tries to place it
 	NoNodes                  // there is no node at all
 	Rejected                 // no node can take it
 	Fits                     // some node can take it now: it waits for its turn, or the end of a backoff
 )
 
 func (c Cause) String() string {
-	return [...]string{"placed", "deleting", "gated", "no profile", "unsupported", "preempting", "yielded", "no nodes", "rejected", "fits"}[c]
+	return [...]string{"placed", "deleting", "gated", "no profile", "unsupported", "preempting", "yielded", "incomplete", "no nodes", "rejected", "fits"}[c]
 }
 
 // Explanation is why a pod is where it is, or nowhere, at a version.
@@ -70,6 +71,9 @@ type Explanation struct {
 	ByPlugins bool
 	// Notes say which plugin services could not be asked, and what one has answered in place of what it was asked.
 	Notes []string
+
+	// Group is the pod's PodGroup, nil if it names none, or is placed, or not tried for another reason.
+	Group *Group
 
 	// Candidates are the best nodes, best first, at most 10, as a commit would score them. A pod that requires a node has none: it goes
 	// to its node without scoring.
@@ -135,6 +139,15 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 		profile := st.Profile(out.Pod.Profile)
 		if out.Judged = profile != nil; !out.Judged {
 			return nil
+		}
+		if out.Cause == Rejected {
+			var err error
+			if out.Group, err = groupOf(w, row); err != nil {
+				return err
+			}
+			if out.Group != nil && out.Group.Lacking != "" {
+				out.Cause = Incomplete
+			}
 		}
 		// 1. A pod that is placed is not in its own way.
 		at := row.Node

@@ -25,6 +25,10 @@ func Text(x Explanation) string {
 	for _, note := range x.Notes {
 		line("Note: %s.", note)
 	}
+	if x.Group != nil && x.Group.Lacking == "" {
+		line("")
+		x.Group.write(&b)
+	}
 	if len(x.Rejections) > 0 {
 		line("")
 		x.rejections(&b)
@@ -80,9 +84,19 @@ func (x *Explanation) Headline() string {
 		return fmt.Sprintf("%s is not placed: %s (%s).", name, x.Pod.Unsupported, x.Pod.UnsupportedPlugin)
 	case Preempting:
 		return fmt.Sprintf("%s waits until pods of lower priority have left %s.", name, x.Pod.Nominated)
+	case Incomplete:
+		return fmt.Sprintf("%s is not tried: %s.", name, x.Group.Lacking)
 	case NoNodes:
 		return fmt.Sprintf("%s is pending because there is no node.", name)
-	case Fits:
+	case Fits, Rejected:
+		if x.Group != nil && !x.Group.Fits {
+			return fmt.Sprintf("%s is pending with its PodGroup: %s.", name, x.Group.says())
+		}
+	}
+	switch {
+	case x.Cause == Fits && x.Group != nil:
+		return fmt.Sprintf("%s is pending, though its PodGroup %s fits: it waits for its turn.", name, x.Group.Name)
+	case x.Cause == Fits:
 		return fmt.Sprintf("%s is pending, though %s can take it: it waits for its turn.", name, ofNodes(x.Feasible, x.Nodes))
 	}
 	if x.Pod.RequiredNode != "" && len(x.Nearest) == 0 {

@@ -1,0 +1,202 @@
+package explain
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/whatif"
+)
+
+// mostLike is how many nodes are added at most to see whether a PodGroup fits then.
+const mostLike = 64
+
+// Group is a PodGroup, and how far it would come if it were tried.
+type Group struct {
+	Name string
+	// Lacking is why it is not tried, "" if it may be.
+	Lacking string
+	// Fits says that as many of its pods fit as it wants. Fit is how many do, with those that are placed, in the best domain if it has a topology; Wants is how many a gang wants, and Pods how many there are.
+	Fits             bool
+	Fit, Wants, Pods int
+	Topology         []string
+	Domain           string
+	Changes          []string // single changes each of which would make it fit, the smallest first
+}
+
+// groupOf explains the PodGroup of a pending pod, nil if it names none.
+func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
+	st := w.State()
+	key, named := cluster.GroupOf(&row.Pod)
+	if !named {
+		return nil, nil
+	}
+	all := slices.Sorted(slices.Values(st.GroupPods(key)))
+	g := &Group{Name: key.Name, Pods: len(all)}
+	is := st.PodGroup(key)
+	switch {
+	case is == nil && st.Unserved(cluster.PodGroupResource) != nil:
+		g.Lacking = fmt.Sprintf("PodGroups cannot be read: %s", st.Unserved(cluster.PodGroupResource).Why)
+	case is == nil:
+		g.Lacking = fmt.Sprintf("its PodGroup %s does not exist", key.Name)
+	case is.Untold != "":
+		g.Lacking = is.Untold
+	case is.Gang && len(all) < int(is.MinCount):
+		g.Lacking = fmt.Sprintf("its PodGroup %s wants at least %d pods, and %s", key.Name, is.MinCount, there(len(all)))
+	case st.GroupPreempting(key):
+		g.Lacking = fmt.Sprintf("pods of lower priority are being evicted for its PodGroup %s", key.Name)
+	}
+	if g.Lacking != "" {
+		return g, nil
+	}
+	g.Topology = is.Topology
+	pods := slices.DeleteFunc(all, func(id cluster.PodID) bool {
+		p := st.Pod(id)
+		return p.Placed() || p.Deleting || len(p.Gates) > 0
+	})
+	if len(pods) == 0 {
+		return g, nil
+	}
+	out, err := tryGroup(w, key, pods)
+	if err != nil {
+		return nil, err
+	}
+	g.Fits, g.Fit, g.Wants, g.Domain = out.Placed, out.Fit, out.Wants, out.Domain
+	if g.Fits {
+		return g, nil
+	}
+	g.Changes, err = g.changes(w, key, pods)
+	return g, err
+}
+
+func there(n int) string {
+	if n == 1 {
+		return "1 is there"
+	}
+	return fmt.Sprintf("%d are there", n)
+}
+
+// tryGroup places a group, and takes that back.
+func tryGroup(w *whatif.World, key cluster.GroupKey, pods []cluster.PodID) (out whatif.GroupOutcome, err error) {
+	err = w.Try(func() (err error) {
+		out, err = whatif.PlaceGroup(w, key, pods)
+		return err
+	})
+	return out, err
+}
+
+// changes finds what would make the group fit: more nodes, of each kind of those where pods of it would be or that are like the most, and fewer pods.
+func (g *Group) changes(w *whatif.World, key cluster.GroupKey, pods []cluster.PodID) (out []string, err error) {
+	st := w.State()
+	like := g.likely(w, key, pods)
+	for n := 1; like.Name != "" && n <= mostLike; n *= 2 {
+		if err := w.Between(); err != nil {
+			return nil, err
+		}
+		fits := false
+		err := w.Try(func() error {
+			if err := w.AddNodesLike(like, n); err != nil {
+				return err
+			}
+			tried, err := tryGroup(w, key, pods)
+			fits = tried.Placed
+			return err
+		})
+		if errors.Is(err, whatif.ErrSpoiled) || w.Context().Err() != nil {
+			return nil, err
+		}
+		if err != nil {
+			break // there may be no such nodes
+		}
+		if fits {
+			least := n
+			for k := n/2 + 1; k < n; k++ { // fewer may do
+				enough := false
+				if err := w.Try(func() error {
+					if err := w.AddNodesLike(like, k); err != nil {
+						return err
+					}
+					tried, err := tryGroup(w, key, pods)
+					enough = tried.Placed
+					return err
+				}); err != nil {
+					return nil, err
+				}
+				if enough {
+					least = k
+					break
+				}
+			}
+			out = append(out, fmt.Sprintf("%s like %s", more(least, "node"), like.Name))
+			break
+		}
+	}
+	if is := st.PodGroup(key); is.Gang && g.Fit > 0 && g.Fit < g.Wants {
+		out = append(out, fmt.Sprintf("a minCount of %d", g.Fit))
+	}
+	return out, nil
+}
+
+// likely returns a node where pods of the group would be, in its best domain, or else the one with most of what the first of its pods requests; without a name if there is none.
+func (g *Group) likely(w *whatif.World, key cluster.GroupKey, pods []cluster.PodID) cluster.Node {
+	st := w.State()
+	found := cluster.NoNode
+	_ = w.Try(func() error {
+		out, err := whatif.PlaceGroup(w, key, pods)
+		for _, p := range out.Pods {
+			if p.Outcome == whatif.Placed && found == cluster.NoNode {
+				found = st.Nodes.ByName(p.Node)
+			}
+		}
+		return err
+	})
+	if found == cluster.NoNode {
+		var most int64 = -1
+		for i := range cluster.NodeIndex(st.Nodes.Len()) {
+			if has := st.Nodes.Allocatable[cluster.CPU][i]; st.Nodes.Live.Has(i) && !st.Nodes.Unschedulable.Has(i) && has > most {
+				found, most = i, has
+			}
+		}
+	}
+	if found == cluster.NoNode {
+		return cluster.Node{}
+	}
+	return st.Node(found)
+}
+
+func more(n int, what string) string {
+	if n == 1 {
+		return "1 more " + what
+	}
+	return fmt.Sprintf("%d more %ss", n, what)
+}
+
+// says is how far the group comes, in a few words.
+func (g *Group) says() string {
+	where := ""
+	if g.Domain != "" {
+		where = ", in " + g.Domain
+	}
+	if g.Wants == 0 {
+		return fmt.Sprintf("no pod of %s fits%s", g.Name, where)
+	}
+	return fmt.Sprintf("%d of at least %d pods of %s fit%s", g.Fit, g.Wants, g.Name, where)
+}
+
+// write writes what is known of the group, and what would help.
+func (g *Group) write(b *strings.Builder) {
+	wants := ""
+	if g.Wants > 0 {
+		wants = fmt.Sprintf(", of which it wants at least %d placed together", g.Wants)
+	}
+	fmt.Fprintf(b, "PodGroup %s has %d pods%s", g.Name, g.Pods, wants)
+	if len(g.Topology) > 0 {
+		fmt.Fprintf(b, ", all with the same %s", strings.Join(g.Topology, " and "))
+	}
+	fmt.Fprintln(b, ".")
+	if len(g.Changes) > 0 {
+		fmt.Fprintf(b, "It would fit with %s.\n", strings.Join(g.Changes, ", or "))
+	}
+}

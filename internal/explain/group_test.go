@@ -1,0 +1,70 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
+)
+
+// TestTheExplanationOfAPodOfAGangIsThatOfTheGang has what a gang may wait for, and what would help.
+func TestTheExplanationOfAPodOfAGangIsThatOfTheGang(t *testing.T) {
+	const rack = "example.com/rack"
+	gang := func(minCount int32, topology ...string) cluster.Delta {
+		return cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: "g", Gang: true, MinCount: minCount, Topology: topology}}
+	}
+	pod := func(id cluster.PodID, change ...func(*cluster.Pod)) cluster.Delta {
+		p := cluster.Pod{UID: fmt.Sprint("u", id), Namespace: "default", Name: fmt.Sprint("p", id), Class: 1, Group: "g", Created: int64(1 + id)}
+		for _, c := range change {
+			c(&p)
+		}
+		return cluster.PodSet{ID: id, Pod: p}
+	}
+	for _, test := range []struct {
+		name     string
+		deltas   []cluster.Delta
+		headline string
+		says     []string
+	}{
+		{"there is none", []cluster.Delta{pod(0)}, "default/p0 is not tried: its PodGroup g does not exist.", nil},
+		{"it has too few pods", []cluster.Delta{gang(3), pod(0), pod(1)}, "default/p0 is not tried: its PodGroup g wants at least 3 pods, and 2 are there.", nil},
+		{"it fits", []cluster.Delta{gang(3), pod(0), pod(1), pod(2)}, "default/p0 is pending, though its PodGroup g fits: it waits for its turn.",
+			[]string{"PodGroup g has 3 pods, of which it wants at least 3 placed together."}},
+		{"it does not", []cluster.Delta{gang(4), pod(0), pod(1), pod(2), pod(3)}, "default/p0 is pending with its PodGroup: 3 of at least 4 pods of g fit.",
+			[]string{"It would fit with 1 more node like a1, or a minCount of 3."}},
+		{"no rack has room", []cluster.Delta{gang(5, rack), pod(0), pod(1), pod(2), pod(3), pod(4)}, "default/p0 is pending with its PodGroup: 2 of at least 5 pods of g fit, in a.",
+			[]string{"PodGroup g has 5 pods, of which it wants at least 5 placed together, all with the same example.com/rack.", "It would fit with 2 more nodes like a1, or a minCount of 2."}},
+		{"others are being evicted for it", []cluster.Delta{
+			gang(2), pod(0), pod(1), pod(2, func(p *cluster.Pod) { p.Group, p.NodeName = "", "a1" }), cluster.PreemptionStarted{ID: 1, Node: 0, Victims: []cluster.PodID{2}},
+		}, "default/p0 is not tried: pods of lower priority are being evicted for its PodGroup g.", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			st := cluster.New(cluster.Version{Epoch: 1})
+			request := []cluster.Quantity{{Name: "cpu", Value: 1000}}
+			apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler")}}},
+				cluster.ClassDefined{ID: 1, Spec: cluster.ClassSpec{SchedulerName: "default-scheduler", Requests: request, ScoreRequests: request, NonZeroCPU: 1000}})
+			for i, node := range []struct {
+				rack string
+				cpu  int64
+			}{{"a", 2000}, {"b", 1000}} {
+				apply(t, st, cluster.NodeSet{Index: cluster.NodeIndex(i), Node: cluster.Node{
+					Name: node.rack + "1", Labels: []cluster.Label{{Key: rack, Value: node.rack}},
+					Allocatable: []cluster.Quantity{{Name: "cpu", Value: node.cpu}, {Name: "memory", Value: 1 << 40}, {Name: "pods", Value: 10}},
+				}})
+			}
+			apply(t, st, test.deltas...)
+			x := explained(t, st, 0)
+			if got := x.Headline(); got != test.headline {
+				t.Errorf("the headline is %q, want %q", got, test.headline)
+			}
+			text := Text(x)
+			for _, want := range test.says {
+				if !strings.Contains(text, want) {
+					t.Errorf("it does not say %q:\n%s", want, text)
+				}
+			}
+		})
+	}
+}
