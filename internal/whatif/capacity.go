@@ -98,7 +98,7 @@ func (w *World) fill(id cluster.PodID, pod source.Pod, own []ownClaim, limit int
 			}
 			ids = append(ids, id)
 		}
-		outcomes, err := Place(w, ids, PlaceOptions{})
+		outcomes, err := Place(w, ids, PlaceOptions{apart: true})
 		if err != nil {
 			return room, err
 		}

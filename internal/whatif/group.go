@@ -57,7 +57,7 @@ type trial struct {
 // anywhere places the pods on any nodes.
 func (t *trial) anywhere() (GroupOutcome, error) {
 	before := len(t.w.steps)
-	pods, err := Place(t.w, t.pods, PlaceOptions{})
+	pods, err := Place(t.w, t.pods, PlaceOptions{apart: true})
 	if err != nil {
 		return GroupOutcome{}, fmt.Errorf("place group: %w", err)
 	}

@@ -219,7 +219,7 @@ func TestWhatIsSaidOfAGangHoldsForEveryWayToPlaceIt(t *testing.T) {
 		fits := func(rack string) (n int) {
 			s := build(rack)
 			if err := s.Try(t.Context(), func(w *World) error {
-				out, err := Place(w, ids(w.State(), "g"), PlaceOptions{})
+				out, err := Place(w, ids(w.State(), "g"), PlaceOptions{apart: true})
 				for _, p := range out {
 					if p.Outcome == Placed {
 						n++
@@ -300,4 +300,56 @@ func BenchmarkPlaceGroup(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestPlaceKeepsGangsTogether asks about pods of gangs and others at once.
+func TestPlaceKeepsGangsTogether(t *testing.T) {
+	s := sandbox(t, setNode(aNode("n1", "z", 3000)), setNode(aNode("n2", "z", 1000)),
+		setGroup(cluster.PodGroup{Name: "g", Gang: true, MinCount: 3}), setGroup(cluster.PodGroup{Name: "h", Gang: true, MinCount: 2}),
+		setPod(on(aPod("low", 1000), "n2")))
+	pods := []source.Pod{
+		prior(ofGroup(aPod("g1", 1000), "g"), 5), prior(ofGroup(aPod("h1", 1000), "h"), 4), prior(aPod("single", 1000), 3),
+		prior(ofGroup(aPod("g2", 1000), "g"), 2), prior(ofGroup(aPod("g3", 1000), "g"), 2), prior(ofGroup(aPod("lost", 10), "nowhere"), 1), ofGroup(aPod("h2", 1000), "h"),
+	}
+	try(t, s, func(w *World) error {
+		var ids []cluster.PodID
+		for _, p := range pods {
+			id, err := w.AddPod(p)
+			if err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		out, err := Place(w, ids, PlaceOptions{Preempt: true})
+		if err != nil {
+			return err
+		}
+		// The gang g is first, by its first pod, and takes n1. The gang h then would need more than there is. The single pod takes the room of the low one.
+		for k, want := range []string{"placed n1", "unplaced ", "preempts n2", "placed n1", "placed n1", "unplaced ", "unplaced "} {
+			if got := out[k].Outcome.String() + " " + out[k].Node; got != want {
+				t.Errorf("%s is %s (%s), want %s", out[k].Name, got, out[k].Message, want)
+			}
+		}
+		if want := "its PodGroup nowhere does not exist"; out[5].Message != want {
+			t.Errorf("it is said %q, want %q", out[5].Message, want)
+		}
+		return nil
+	})
+	// A gang that preempts, on an empty cluster but for those in its way.
+	s = sandbox(t, setNode(aNode("n1", "z", 2000)), setPod(on(aPod("v1", 1000), "n1")), setPod(on(aPod("v2", 1000), "n1")), setGroup(cluster.PodGroup{Name: "g", Gang: true, MinCount: 2}))
+	try(t, s, func(w *World) error {
+		var ids []cluster.PodID
+		for _, name := range []string{"a", "b"} {
+			id, err := w.AddPod(prior(ofGroup(aPod(name, 1000), "g"), 9))
+			if err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		out, err := Place(w, ids, PlaceOptions{Preempt: true})
+		if err == nil && (out[0].Outcome != Preempts || len(out[0].Victims) != 2 || out[1].Outcome != Placed) {
+			t.Errorf("%+v, want that they are placed where two pods had to go", out)
+		}
+		return err
+	})
 }

@@ -390,7 +390,7 @@ func (t *trial) places(d *domain) (nodes []cluster.NodeIndex, placed int, err er
 		a, err := t.in(d)
 		return a.nodes, a.placed, err
 	}
-	outcomes, err := Place(t.w, t.pods, PlaceOptions{Brief: true})
+	outcomes, err := Place(t.w, t.pods, PlaceOptions{Brief: true, apart: true})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -78,6 +78,8 @@ type PlaceOptions struct {
 	// MaxText bounds how many bytes Verdicts, Message and Victims of all pods have, told of each. Beyond it, Place returns an error that wraps
 	// ErrTooLong. 0: there is no bound.
 	MaxText int
+	// apart: pods of PodGroups are placed each by itself.
+	apart bool
 }
 
 // ErrTooLong is wrapped by errors that say that an answer is larger than its bound.
@@ -86,7 +88,7 @@ var ErrTooLong = errors.New("the answer is too long")
 // Place places pending pods as Berth would: one after the other in queue order (priority, then creation, then the order in
 // which they are given), each on the node that is best when its turn comes. It assumes them in the World. Pods that pods
 // behind them may have helped, by what they are, by preemption or by not going where they are nominated, are tried again in
-// the end. The outcomes are in the order
+// the end. Pods of a PodGroup are placed together when the turn of the first of them comes: see PlaceGroup. The outcomes are in the order
 // of pods. Where many pods wait at once, Berth makes room only behind a batch of them, so preemptions can come out
 // otherwise; percentageOfNodesToScore is not followed: all feasible nodes are scored.
 func Place(w *World, pods []cluster.PodID, o PlaceOptions) ([]PodOutcome, error) {
@@ -199,13 +201,28 @@ func (p *placing) run(queue []int) error {
 	for len(queue) > 0 {
 		var left []int
 		freed, placed := p.freed, 0
+		taken := make(map[int]bool) // with another one of their group
 		for n, k := range queue {
+			if taken[k] {
+				continue
+			}
 			p.ahead = queue[n+1:]
+			before := len(left)
+			key, members := p.group(queue[n:])
 			var err error
-			if left, err = p.take(k, left); err != nil {
+			if len(members) > 0 {
+				for _, m := range members {
+					taken[m] = true
+				}
+				left, err = p.together(key, members, left)
+				placed += before + len(members) - len(left)
+			} else {
+				left, err = p.take(k, left)
+				placed += before + 1 - len(left)
+			}
+			if err != nil {
 				return err
 			}
-			placed = n + 1 - len(left)
 		}
 		if placed == 0 && p.freed == freed {
 			return nil
@@ -232,7 +249,8 @@ func (p *placing) take(k int, left []int) ([]int, error) {
 		left = nil
 		for _, other := range higher {
 			placed := false
-			if p.w.State().Pod(p.outcomes[other].Pod).Priority > p.w.State().Pod(p.outcomes[k].Pod).Priority {
+			_, members := p.group([]int{other}) // of a group: it is tried as one, in its turn
+			if len(members) == 0 && p.w.State().Pod(p.outcomes[other].Pod).Priority > p.w.State().Pod(p.outcomes[k].Pod).Priority {
 				if placed, _, err = p.one(other); err != nil {
 					return left, err
 				}
