@@ -149,6 +149,7 @@ type attempt struct {
 	placed int
 	total  int64 // of the nodes' scores
 	fit    engine.Fullness
+	atMost int // no more pods fit; see engine.AtMost
 }
 
 // inDomains places the pods in the best domain.
@@ -185,20 +186,21 @@ func (t *trial) inDomains() (GroupOutcome, error) {
 // no other can be better.
 func (t *trial) bestDomain(all []domain, before int) (*attempt, error) {
 	st, profile := t.w.State(), t.profile()
-	classes := make([]*cluster.Class, len(t.pods))
-	for k, id := range t.pods {
-		classes[k] = st.Class(st.Pod(id).Class)
-	}
+	classes := t.ofPods()
 	order := make([]attempt, len(all))
 	for d := range all {
 		order[d] = attempt{domain: &all[d], fit: engine.FullnessOf(st, profile, all[d].nodes, classes)}
 	}
 	slices.SortStableFunc(order, func(a, b attempt) int { return b.fit.Compare(a.fit) })
+	order = t.roomy(order, classes, before)
 	most, tried := 0, make([]attempt, 0, len(order))
 	var whole *engine.Fullness // of the first where all pods are placed
 	for k := range order {
 		if whole != nil && whole.Compare(order[k].fit) > 0 {
 			break
+		}
+		if k > 0 && order[k].atMost < max(t.wants-before, 1) && order[k].atMost <= most {
+			break // and all behind it
 		}
 		if err := t.w.Between(); err != nil {
 			return nil, err
@@ -232,6 +234,22 @@ func (t *trial) bestDomain(all []domain, before int) (*attempt, error) {
 		return cmp.Or(cmp.Compare(enough(&a), enough(&b)), cmp.Compare(score(&a), score(&b)), a.fit.Compare(b.fit), cmp.Compare(a.total, b.total), cmp.Compare(b.name, a.name))
 	})
 	return &best, nil
+}
+
+// roomy returns those of some domains where enough pods may fit, by what they request; if there are none, all, those first where most may: how far the group comes is to be said.
+func (t *trial) roomy(order []attempt, classes []*cluster.Class, before int) (out []attempt) {
+	st, enough := t.w.State(), max(t.wants-before, 1)
+	for k := range order {
+		order[k].atMost = engine.AtMost(st, t.profile(), order[k].domain.nodes, classes, len(t.pods))
+		if order[k].atMost >= enough {
+			out = append(out, order[k])
+		}
+	}
+	if len(out) == 0 {
+		out = slices.Clone(order)
+		slices.SortStableFunc(out, func(a, b attempt) int { return cmp.Compare(b.atMost, a.atMost) })
+	}
+	return out
 }
 
 // whereItIs returns the domain in which the pods of the group are that have nodes.

@@ -376,12 +376,25 @@ func (t *trial) spare(d *domain, before int, units []*unit) (gone []*unit, err e
 
 // fits reports whether the group fits in a domain. The World is as before.
 func (t *trial) fits(d *domain, before int) (fits bool, err error) {
+	if engine.AtMost(t.w.State(), t.profile(), d.nodes, t.ofPods(), t.wants-before) < t.wants-before {
+		return false, nil
+	}
 	err = t.w.Try(func() error {
 		_, placed, err := t.places(d)
 		fits = before+placed >= t.wants
 		return err
 	})
 	return fits, err
+}
+
+// ofPods returns the classes of the pods.
+func (t *trial) ofPods() []*cluster.Class {
+	st := t.w.State()
+	out := make([]*cluster.Class, len(t.pods))
+	for k, id := range t.pods {
+		out[k] = st.Class(st.Pod(id).Class)
+	}
+	return out
 }
 
 // places places the pods in a domain, and returns where, and how many.
