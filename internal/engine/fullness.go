@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"math/bits"
+	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 )
@@ -59,4 +60,9 @@ func FullnessOf(st *cluster.State, profile *cluster.Profile, nodes cluster.Bitma
 		return Fullness{}
 	}
 	return Fullness{Score: sum / weights, exact: exact}
+}
+
+// FullnessGrows reports whether nodes never are less full by FullnessOf when more pods come to them. Of resources that count only if some pod requests them they may be.
+func FullnessGrows(profile *cluster.Profile) bool {
+	return !slices.ContainsFunc(profile.FitResources, func(r cluster.PluginWeight) bool { return !isBasic(r.Name) })
 }

@@ -219,6 +219,9 @@ const (
 	notEligibleDetaching = "not eligible due to volumes that are still attached to the nominated node."
 )
 
+// AwaitsRoom reports whether it is what Preempts says of a pod that waits for pods, or volumes, to leave the node that it is nominated to.
+func AwaitsRoom(why string) bool { return why == notEligibleTerminating || why == notEligibleDetaching }
+
 // AwaitsDetachment reports whether it is what Preempts says of a pod that waits for volumes to be detached from the node that it is nominated to.
 func AwaitsDetachment(why string) bool { return why == notEligibleDetaching }
 

@@ -10,8 +10,13 @@ import (
 	"github.com/berth-scheduler/berth/internal/whatif"
 )
 
-// mostLike is how many nodes are added at most to see whether a PodGroup fits then.
-const mostLike = 64
+const (
+	// mostLike is how many nodes are added at most to see whether a PodGroup fits then.
+	mostLike = 64
+	// mostTried and mostChanged bound for how many of its pods that wait a group is tried here, and what would help is looked for: nodes, and pods in each domain, are looked at each time.
+	mostTried   = 4096
+	mostChanged = 256
+)
 
 // Group is a PodGroup, and how far it would come if it were tried.
 type Group struct {
@@ -54,17 +59,17 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 	g.Topology = is.Topology
 	pods := slices.DeleteFunc(all, func(id cluster.PodID) bool {
 		p := st.Pod(id)
-		return p.Placed() || p.Deleting || len(p.Gates) > 0
+		return p.Placed() || p.Deleting || len(p.Gates) > 0 || st.Profile(st.Class(p.Class).Spec.SchedulerName) == nil || st.Yields(p.Class)
 	})
-	if len(pods) == 0 {
-		return g, nil
+	if len(pods) == 0 || len(pods) > mostTried {
+		return nil, nil // what there is to say is said of the pod
 	}
 	out, err := tryGroup(w, key, pods)
 	if err != nil {
 		return nil, err
 	}
 	g.Fits, g.Fit, g.Wants, g.Domain = out.Placed, out.Fit, out.Wants, out.Domain
-	if g.Fits {
+	if g.Fits || len(pods) > mostChanged {
 		return g, nil
 	}
 	g.Changes, err = g.changes(w, key, pods)
@@ -104,15 +109,16 @@ func (g *Group) changes(w *whatif.World, key cluster.GroupKey, pods []cluster.Po
 			fits = tried.Placed
 			return err
 		})
-		if errors.Is(err, whatif.ErrSpoiled) || w.Context().Err() != nil {
+		if errors.Is(err, whatif.ErrSpoiled) || errors.Is(err, whatif.ErrTooMuch) || w.Context().Err() != nil {
 			return nil, err
 		}
 		if err != nil {
 			break // there may be no such nodes
 		}
 		if fits {
-			least := n
-			for k := n/2 + 1; k < n; k++ { // fewer may do
+			low, least := n/2, n // it does not with low, if that is not 0
+			for least-low > 1 {
+				k := (low + least) / 2
 				enough := false
 				if err := w.Try(func() error {
 					if err := w.AddNodesLike(like, k); err != nil {
@@ -126,7 +132,8 @@ func (g *Group) changes(w *whatif.World, key cluster.GroupKey, pods []cluster.Po
 				}
 				if enough {
 					least = k
-					break
+				} else {
+					low = k
 				}
 			}
 			out = append(out, fmt.Sprintf("%s like %s", more(least, "node"), like.Name))

@@ -2,6 +2,7 @@ package whatif
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,8 @@ type GroupOutcome struct {
 	Domain     string       // where they are, or would be if the group were placed, of a group with a topology: the values of its labels
 	Pods       []PodOutcome // in the order of the pods
 	Message    string       // why it is not placed
+	// Waits says that pods of it are nominated, and pods are on the way out of their nodes, or volumes: it is not to preempt meanwhile, nor to lose its nominations.
+	Waits bool
 }
 
 // PlaceGroup places pending pods of a PodGroup, one after the other as Place does: of a gang as many as it wants, with those that are on nodes already, or none. A group with a topology is tried in
@@ -29,19 +32,71 @@ func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutc
 	if group == nil {
 		return GroupOutcome{}, fmt.Errorf("place group: there is no group %v", key)
 	}
+	if len(pods) == 0 {
+		return GroupOutcome{}, fmt.Errorf("place group: no pod of %v is to be placed", key)
+	}
 	t := trial{w: w, group: group, key: key, pods: pods}
 	if group.Gang {
 		t.wants = int(group.MinCount)
+	}
+	t.before = st.GroupPlaced(key)
+	for _, id := range pods {
+		if why, may := w.Evaluator().Preempts(st, id); !may && engine.AwaitsRoom(why) {
+			t.waits = true
+		}
 	}
 	if before := st.GroupPlaced(key); before+len(pods) < t.wants {
 		const others = "other pods of it are not tried"
 		message := fmt.Sprintf("%s: %d of at least %d pods could fit: %s", Unschedulable, before+len(pods), t.wants, others)
 		return GroupOutcome{Pods: t.unplaced(others), Fit: before, Wants: t.wants, Message: message}, nil
 	}
-	if len(group.Topology) == 0 {
+	switch {
+	case t.profile() == nil:
+		const none = "no profile has its scheduler name"
+		return GroupOutcome{Pods: t.unplaced(none), Fit: t.before, Wants: t.wants, Message: Unschedulable + ": " + none}, nil
+	case len(group.Topology) == 0:
 		return t.anywhere()
 	}
 	return t.inDomains()
+}
+
+// ConfirmGroup finds out whether pods that PlaceGroup has placed still fit where they were, each, as it is now: not whether they would be placed there. If not, what was found is not to be placed.
+func ConfirmGroup(w *World, found *GroupOutcome) (fits bool, err error) {
+	err = w.Try(func() error {
+		st, e := w.State(), w.Evaluator()
+		var left []*PodOutcome
+		for k := range found.Pods {
+			if found.Pods[k].Outcome == Placed {
+				left = append(left, &found.Pods[k])
+			}
+		}
+		for more := true; more && len(left) > 0; {
+			more = false
+			still := left[:0]
+			for _, p := range left {
+				row, node := st.Pod(p.Pod), st.Nodes.ByName(p.Node)
+				if row == nil || row.Placed() || node == cluster.NoNode {
+					return nil
+				}
+				v, known := e.Node(st, engine.SubjectOf(&row.Pod), p.Pod, node)
+				if !known || !v.Feasible() {
+					still = append(still, p) // what it wants near may come
+					continue
+				}
+				switch err := w.assume(p.Pod, node); {
+				case errors.Is(err, errNoVolumes):
+					return nil
+				case err != nil:
+					return err
+				}
+				p.Volumes, more = slices.Clone(st.Chosen(p.Pod)), true
+			}
+			left = still
+		}
+		fits = len(left) == 0
+		return nil
+	})
+	return fits, err
 }
 
 // trial is one run of PlaceGroup.
@@ -51,7 +106,12 @@ type trial struct {
 	key   cluster.GroupKey
 	pods  []cluster.PodID
 	wants int
-	room  []engine.NodeTotal
+	// before is how many pods of the group have nodes, waits is GroupOutcome.Waits.
+	before int
+	waits  bool
+	room   []engine.NodeTotal
+	said   map[engine.Subject]*failure        // why pods of a subject fit nowhere, in the end
+	failed map[engine.Subject]cluster.Version // that no node of the domain at hand fits pods of a subject, in the state of a version
 }
 
 // anywhere places the pods on any nodes.
@@ -67,7 +127,8 @@ func (t *trial) anywhere() (GroupOutcome, error) {
 
 // settle leaves the pods placed if there are enough, and takes them back else.
 func (t *trial) settle(out GroupOutcome, before int) (GroupOutcome, error) {
-	if out.Fit >= t.wants && out.Fit > 0 {
+	out.Waits = t.waits
+	if out.Fit >= t.wants && out.Fit > t.before {
 		out.Placed = true
 		for k := range out.Pods {
 			if p := &out.Pods[k]; p.Outcome == Placed {
@@ -85,6 +146,9 @@ func (t *trial) settle(out GroupOutcome, before int) (GroupOutcome, error) {
 
 // message says why a group is not placed: as kube-scheduler does, and how far it has come.
 func (t *trial) message(out *GroupOutcome) string {
+	if out.Fit >= t.wants && t.before > 0 {
+		return "" // enough have nodes: what keeps the others from theirs is theirs
+	}
 	var b strings.Builder
 	b.WriteString(Unschedulable)
 	where := ""
@@ -104,8 +168,9 @@ const Unschedulable = "pod group is unschedulable"
 
 // domain is the nodes with the same values of some labels.
 type domain struct {
-	name  string
-	nodes cluster.Bitmap
+	name     string
+	nodes    cluster.Bitmap
+	anywhere bool // all nodes: the group has no topology
 }
 
 // domains returns the domains of some labels, by name.
@@ -134,7 +199,7 @@ nodes:
 		if !ok {
 			d = len(out)
 			at[name] = d
-			out = append(out, domain{name, cluster.NewBitmap(st.Nodes.Len())})
+			out = append(out, domain{name: name, nodes: cluster.NewBitmap(st.Nodes.Len())})
 		}
 		out[d].nodes.Set(i)
 	}
@@ -146,6 +211,7 @@ nodes:
 type attempt struct {
 	*domain
 	nodes  []cluster.NodeIndex // of each pod; NoNode: it has none
+	order  []int               // in which the pods are placed
 	placed int
 	total  int64 // of the nodes' scores
 	fit    engine.Fullness
@@ -195,8 +261,9 @@ func (t *trial) bestDomain(all []domain, before int) (*attempt, error) {
 	order = t.roomy(order, classes, before)
 	most, tried := 0, make([]attempt, 0, len(order))
 	var whole *engine.Fullness // of the first where all pods are placed
+	grows := engine.FullnessGrows(profile)
 	for k := range order {
-		if whole != nil && whole.Compare(order[k].fit) > 0 {
+		if grows && whole != nil && whole.Compare(order[k].fit) > 0 {
 			break
 		}
 		if k > 0 && order[k].atMost < max(t.wants-before, 1) && order[k].atMost <= most {
@@ -287,20 +354,29 @@ func (t *trial) in(d *domain) (attempt, error) {
 	for k := range t.pods {
 		a.nodes[k], left[k] = cluster.NoNode, k
 	}
+	t.failed = make(map[engine.Subject]cluster.Version)
 	before := len(t.w.steps)
 	for {
 		placed := a.placed
 		still := left[:0]
 		for _, k := range left {
 			node, total, ok := t.best(t.pods[k], d.nodes)
+			if ok {
+				switch err := t.w.assume(t.pods[k], node); {
+				case errors.Is(err, errNoVolumes):
+					ok = false
+				case err != nil:
+					return a, err
+				}
+			}
+			if err := t.w.Between(); err != nil {
+				return a, err
+			}
 			if !ok {
 				still = append(still, k)
 				continue
 			}
-			if err := t.w.assume(t.pods[k], node); err != nil {
-				return a, err
-			}
-			a.nodes[k] = node
+			a.nodes[k], a.order = node, append(a.order, k)
 			a.placed++
 			a.total += total
 		}
@@ -311,7 +387,7 @@ func (t *trial) in(d *domain) (attempt, error) {
 	return a, t.w.undo(before)
 }
 
-// best returns the node for a pod among some, as if there were no others.
+// best returns the node for a pod among some, as if there were no others: as Placer.Choose does of all.
 func (t *trial) best(id cluster.PodID, among cluster.Bitmap) (node cluster.NodeIndex, total int64, ok bool) {
 	st, e := t.w.State(), t.w.Evaluator()
 	row := st.Pod(id)
@@ -319,22 +395,34 @@ func (t *trial) best(id cluster.PodID, among cluster.Bitmap) (node cluster.NodeI
 	if st.Class(row.Class).Spec.Unsupported != "" {
 		return cluster.NoNode, 0, false
 	}
-	for _, name := range []string{row.RequiredNode, row.Nominated} {
-		if name == "" {
-			continue
+	fits := func(i cluster.NodeIndex) bool {
+		v, known := e.Node(st, subject, id, i)
+		return known && v.Feasible()
+	}
+	if row.RequiredNode != "" {
+		i := st.Nodes.ByName(row.RequiredNode)
+		return i, 0, among.Has(i) && fits(i)
+	}
+	if row.Nominated != "" {
+		i := st.Nodes.ByName(row.Nominated)
+		if among.Has(i) && fits(i) {
+			return i, 0, true
 		}
-		i := st.Nodes.ByName(name)
-		if among.Has(i) {
-			if v, known := e.Node(st, subject, id, i); known && v.Feasible() {
-				return i, 0, true
-			}
-		}
-		if name == row.RequiredNode {
+		if e.FailsAsNominated(st, id) != nil {
 			return cluster.NoNode, 0, false
 		}
+		if refused := e.RefusedAsNominated(st, id); among.Has(refused) {
+			among = slices.Clone(among)
+			among.Clear(refused)
+		}
+	} else if at, failed := t.failed[subject]; failed && at == st.Version() {
+		return cluster.NoNode, 0, false
 	}
 	t.room, _, ok = e.TotalsAmong(st, subject, among, t.room[:0])
 	if !ok || len(t.room) == 0 {
+		if row.Nominated == "" {
+			t.failed[subject] = st.Version()
+		}
 		return cluster.NoNode, 0, false
 	}
 	first := slices.MinFunc(t.room, func(a, b engine.NodeTotal) int {
@@ -362,11 +450,10 @@ func (t *trial) take(a *attempt, of int) ([]PodOutcome, error) {
 	for k, id := range t.pods {
 		row := st.Pod(id)
 		out[k] = PodOutcome{Pod: id, UID: row.UID, Namespace: row.Namespace, Name: row.Name}
-		if a.nodes[k] == cluster.NoNode {
-			continue
-		}
+	}
+	for _, k := range a.order { // as they were tried
 		out[k].Outcome, out[k].Node = Placed, st.Nodes.Spec[a.nodes[k]].Name
-		if err := t.w.assume(id, a.nodes[k]); err != nil {
+		if err := t.w.assume(t.pods[k], a.nodes[k]); err != nil {
 			return nil, err
 		}
 	}
@@ -374,10 +461,29 @@ func (t *trial) take(a *attempt, of int) ([]PodOutcome, error) {
 		if a.nodes[k] != cluster.NoNode {
 			continue
 		}
-		why := explain(t.w, id)
+		if err := t.w.Between(); err != nil {
+			return nil, err
+		}
+		why := t.explain(id)
 		out[k].Outcome, out[k].Nodes, out[k].Verdicts, out[k].Message = Unplaced, why.nodes, why.why, why.message
 	}
 	return out, nil
+}
+
+// explain says why a pod fits nowhere. What is said of pods of the same subject in the same state is said once.
+func (t *trial) explain(id cluster.PodID) *failure {
+	row := t.w.State().Pod(id)
+	if row.RequiredNode != "" || row.Nominated != "" {
+		return explain(t.w, id)
+	}
+	subject := engine.SubjectOf(&row.Pod)
+	if t.said[subject] == nil {
+		if t.said == nil {
+			t.said = make(map[engine.Subject]*failure)
+		}
+		t.said[subject] = explain(t.w, id)
+	}
+	return t.said[subject]
 }
 
 // unplaced says of all pods that they are not placed, for the same reason.

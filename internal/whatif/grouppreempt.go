@@ -27,6 +27,9 @@ func PreemptGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (out Gro
 		return GroupPreemption{}, "", false, nil
 	}
 	t := trial{w: w, group: group, key: key, pods: pods}
+	if t.profile() == nil {
+		return GroupPreemption{}, "", false, nil
+	}
 	for _, id := range pods {
 		if why, may := w.Evaluator().Preempts(st, id); !may {
 			return GroupPreemption{}, why, false, nil
@@ -40,7 +43,7 @@ func PreemptGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (out Gro
 	if before+len(pods) < t.wants {
 		return GroupPreemption{}, "", false, nil
 	}
-	all := []domain{{nodes: st.Nodes.Live}}
+	all := []domain{{nodes: st.Nodes.Live, anywhere: true}}
 	if len(group.Topology) > 0 {
 		all = domains(st, group.Topology)
 		if before > 0 {
@@ -62,7 +65,7 @@ func PreemptGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (out Gro
 			return GroupPreemption{}, "", false, fmt.Errorf("preempt for a group: %w", err)
 		}
 		found.Found.Node = cluster.NodeIndex(d) // of what else is equal, a hash decides
-		if fits && (!ok || found.Found.Compare(&out.Found, st.Settings.Seed) < 0) {
+		if fits && len(found.Found.Victims) > 0 && (!ok || found.Found.Compare(&out.Found, st.Settings.Seed) < 0) {
 			out, ok = found, true
 		}
 	}
@@ -86,7 +89,10 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 	}
 	before := st.GroupPlaced(key)
 	t.wants = max(t.wants, before+1)
-	d := domain{nodes: st.Nodes.Live}
+	if t.profile() == nil {
+		return nil, false, nil
+	}
+	d := domain{nodes: st.Nodes.Live, anywhere: true}
 	if len(group.Topology) > 0 {
 		all := domains(st, group.Topology)
 		k := slices.IndexFunc(all, func(d domain) bool { return d.name == domainName })
@@ -95,13 +101,7 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 		}
 		d = all[k]
 	}
-	goes := make(map[cluster.PodID]bool)
-	for _, u := range t.units() {
-		for k := range u.rows {
-			goes[u.rows[k].id] = true
-		}
-	}
-	if slices.ContainsFunc(victims, func(id cluster.PodID) bool { return !goes[id] }) {
+	if !t.mayGo(victims) {
 		return nil, false, nil
 	}
 	err = w.Try(func() error {
@@ -123,6 +123,32 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 	return nodes, ok, err
 }
 
+// mayGo reports whether victims are on nodes, less important than the group, and with them all of groups that are disrupted whole.
+func (t *trial) mayGo(victims []cluster.PodID) bool {
+	st := t.w.State()
+	priority := t.priority()
+	goes := make(map[cluster.PodID]bool, len(victims))
+	for _, id := range victims {
+		goes[id] = true
+	}
+	for _, id := range victims {
+		row := st.Pod(id)
+		if row == nil || row.Node == cluster.NoNode {
+			return false
+		}
+		key, named := cluster.GroupOf(&row.Pod)
+		if g := st.PodGroup(key); named && g != nil && g.Whole {
+			others := st.GroupPods(key)
+			if key == t.key || importance(st, g, others) >= priority || slices.ContainsFunc(others, func(id cluster.PodID) bool { return st.Pod(id).Node != cluster.NoNode && !goes[id] }) {
+				return false
+			}
+		} else if row.Priority >= priority || named && key == t.key {
+			return false
+		}
+	}
+	return true
+}
+
 // unit is pods that go together: one, or all of a group that is disrupted whole.
 type unit struct {
 	rows     []evictee
@@ -135,10 +161,12 @@ type unit struct {
 
 // evictee is a pod as it was before it was taken away.
 type evictee struct {
-	id     cluster.PodID
-	pod    cluster.Pod
-	class  *cluster.Class
-	labels *cluster.Labels
+	id      cluster.PodID
+	pod     cluster.Pod
+	assumed bool
+	chosen  []cluster.VolumeChoice
+	class   *cluster.Class
+	labels  *cluster.Labels
 }
 
 func (u *unit) in(d cluster.Bitmap) bool {
@@ -153,22 +181,35 @@ func (u *unit) in(d cluster.Bitmap) bool {
 	return false
 }
 
-// Priority returns that of a group: what it says, or else the lowest of its pods'.
-func groupPriority(st *cluster.State, group *cluster.PodGroup, pods []cluster.PodID) int32 {
-	if group.HasPriority {
-		return group.Priority
-	}
+// priority is that by which the group preempts: what it says, but no more than the lowest of its pods', by which their nominations hold the room.
+func (t *trial) priority() int32 {
+	st := t.w.State()
 	lowest := int32(math.MaxInt32)
-	for _, id := range pods {
+	if t.group.HasPriority {
+		lowest = t.group.Priority
+	}
+	for _, id := range t.pods {
 		lowest = min(lowest, st.Pod(id).Priority)
 	}
 	return lowest
 }
 
+// importance is the priority of a group that is disrupted whole: what it says, or else the highest of its pods'.
+func importance(st *cluster.State, group *cluster.PodGroup, pods []cluster.PodID) int32 {
+	if group.HasPriority {
+		return group.Priority
+	}
+	highest := int32(math.MinInt32)
+	for _, id := range pods {
+		highest = max(highest, st.Pod(id).Priority)
+	}
+	return highest
+}
+
 // units returns who may have to go for the group, the most important first, as kube-scheduler's moreImportantVictim has them.
 func (t *trial) units() []*unit {
 	st := t.w.State()
-	priority := groupPriority(st, t.group, t.pods)
+	priority := t.priority()
 	var out []*unit
 	whole := make(map[cluster.GroupKey]*unit)
 	for id, row := range st.Pods() {
@@ -183,12 +224,12 @@ func (t *trial) units() []*unit {
 		if started == 0 {
 			started = math.MaxInt64
 		}
-		e := evictee{id, row.Pod, st.Class(row.Class), st.Labels(row.Labels)}
+		e := evictee{id, row.Pod, row.Phase == cluster.Assumed, st.Chosen(id), st.Class(row.Class), st.Labels(row.Labels)}
 		if named {
 			if g := st.PodGroup(key); g != nil && g.Whole {
 				u := whole[key]
 				if u == nil {
-					u = &unit{priority: groupPriority(st, g, st.GroupPods(key)), group: true, started: math.MaxInt64, nodes: cluster.NewBitmap(st.Nodes.Len())}
+					u = &unit{priority: importance(st, g, st.GroupPods(key)), group: true, started: math.MaxInt64, nodes: cluster.NewBitmap(st.Nodes.Len())}
 					whole[key] = u
 					if u.priority < priority {
 						out = append(out, u)
@@ -334,7 +375,7 @@ func (t *trial) back(units []*unit) error {
 					return err
 				}
 			}
-			if err := t.w.Apply(cluster.PodSet{ID: e.id, Pod: e.pod}); err != nil {
+			if err := t.w.Apply(cluster.PodSet{ID: e.id, Pod: e.pod, Assumed: e.assumed, Volumes: e.chosen}); err != nil {
 				return err
 			}
 		}
@@ -350,6 +391,7 @@ func (t *trial) spare(d *domain, before int, units []*unit) (gone []*unit, err e
 	if err := t.w.Between(); err != nil {
 		return nil, err
 	}
+	start := len(t.w.steps)
 	if err := t.back(units); err != nil {
 		return nil, err
 	}
@@ -357,7 +399,7 @@ func (t *trial) spare(d *domain, before int, units []*unit) (gone []*unit, err e
 	if err != nil || fits {
 		return nil, err
 	}
-	if err := t.away(units); err != nil {
+	if err := t.w.undo(start); err != nil { // and what is remembered to undo it
 		return nil, err
 	}
 	if len(units) == 1 {
@@ -399,7 +441,7 @@ func (t *trial) ofPods() []*cluster.Class {
 
 // places places the pods in a domain, and returns where, and how many.
 func (t *trial) places(d *domain) (nodes []cluster.NodeIndex, placed int, err error) {
-	if d.name != "" {
+	if !d.anywhere {
 		a, err := t.in(d)
 		return a.nodes, a.placed, err
 	}

@@ -288,6 +288,16 @@ func (p *placing) one(k int) (placed, evicts bool, err error) {
 		}
 		return false, evicts, err
 	}
+	nominated := p.w.State().Pod(out.Pod).Nominated
+	if err := p.w.assume(out.Pod, node); err != nil {
+		if !errors.Is(err, errNoVolumes) {
+			return false, false, err
+		}
+		if err := p.explain(out); err != nil {
+			return false, false, err
+		}
+		return false, false, p.tell(k)
+	}
 	out.Node, out.Outcome = p.w.State().Nodes.Spec[node].Name, Placed
 	out.Nodes, out.Verdicts, out.Message = 0, nil, ""
 	if len(out.Victims) > 0 {
@@ -296,10 +306,10 @@ func (p *placing) one(k int) (placed, evicts bool, err error) {
 	if err := p.tell(k); err != nil {
 		return false, false, err
 	}
-	if nominated := p.w.State().Pod(out.Pod).Nominated; nominated != "" && nominated != out.Node {
+	if nominated != "" && nominated != out.Node {
 		p.freed++
 	}
-	return true, false, p.w.assume(out.Pod, node)
+	return true, false, nil
 }
 
 // tell counts what is now told of a pod.

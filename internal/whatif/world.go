@@ -3,6 +3,7 @@ package whatif
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -351,12 +352,18 @@ func (w *World) SetSettings(settings cluster.Settings) error {
 	return w.Apply(cluster.SettingsSet{Settings: settings})
 }
 
+// errNoVolumes says that a node has no volumes for all claims of a pod.
+var errNoVolumes = errors.New("the node has no volumes for the pod's claims")
+
 // assume places a pending pod. The attempt that it counts as is the pod's last, so that its end is the pod as it was.
 func (w *World) assume(id cluster.PodID, node cluster.NodeIndex) error {
 	row := w.State().Pod(id)
 	d := cluster.PodAssumed{ID: id, Node: node, Attempt: row.Attempt}
 	if set := w.State().Labels(row.Labels); set != nil && len(set.Claims) > 0 {
-		d.Volumes, _ = w.Evaluator().ChooseVolumes(w.State(), engine.SubjectOf(&row.Pod), node, nil)
+		var ok bool
+		if d.Volumes, ok = w.Evaluator().ChooseVolumes(w.State(), engine.SubjectOf(&row.Pod), node, nil); !ok {
+			return errNoVolumes
+		}
 	}
 	return w.Apply(d)
 }

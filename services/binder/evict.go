@@ -371,10 +371,19 @@ func (l *ledger) endPreemptionIn(tx *tx, p preemption, spared []cluster.PodID) (
 	if len(staying) == 0 {
 		return nil, nil
 	}
-	others := l.nominatedTo(p.node, func(row *cluster.PodRow) bool {
-		waits := slices.ContainsFunc(l.preempted[row.UID].victims, func(uid string) bool { return uids[uid] })
-		return row.UID != p.uid && !row.Preempting && waits
-	})
+	var others []cluster.PodID
+	seen := make(map[string]bool) // of the victims of a pod group, nodes may be many
+	for _, id := range staying {
+		node := l.state.Pod(id).NodeName
+		if seen[node] {
+			continue
+		}
+		seen[node] = true
+		others = append(others, l.nominatedTo(node, func(row *cluster.PodRow) bool {
+			waits := slices.ContainsFunc(l.preempted[row.UID].victims, func(uid string) bool { return uids[uid] })
+			return row.UID != p.uid && !row.Preempting && waits
+		})...)
+	}
 	cleared := l.clearings(others)
 	for _, id := range others {
 		if err := l.fold.Nominate(id, ""); err != nil {

@@ -17,23 +17,27 @@ import (
 	"github.com/berth-scheduler/berth/internal/wire"
 )
 
-// triesAside is how often a group is tried while others go on. Where what has been found does not hold any more each time, it is tried while they wait.
-const triesAside = 2
+const (
+	// triesAside is how often a group is tried while others go on. Where something has changed each time, what was found last is placed if each of its pods still fits where it was to go.
+	triesAside = 3
+	// searchFor bounds how long it is looked for places for a group, or for whom it preempts.
+	searchFor = 5 * time.Second
+	// groupTurn is for how long a group waits for its turn before its shard is told to come back.
+	groupTurn = 100 * time.Millisecond
+)
 
 // groups is where pods of PodGroups are tried before they are placed: a copy of the ledger, which follows it. One group is tried at a time.
 type groups struct {
 	turn    chan struct{} // holds one value while a group is being tried, by whom sandbox is used
 	sandbox *whatif.Sandbox
 	config  engine.EvaluatorConfig
-	tried   func() // is called when a group has been tried while others go on; nil: nothing is
+	vain    map[cluster.GroupKey]time.Time // when nobody was found who could go for them
+	tried   func()                         // is called when a group has been tried while others go on; nil: nothing is
 }
 
 func newGroups(parallelism int) *groups {
 	return &groups{turn: make(chan struct{}, 1), config: engine.EvaluatorConfig{Parallelism: parallelism}}
 }
-
-// groupTurn is for how long a group waits for its turn before its shard is told to come back.
-const groupTurn = 5 * time.Second
 
 func (g *groups) take(ctx context.Context) (leave func(), err error) {
 	timer := time.NewTimer(groupTurn)
@@ -77,9 +81,12 @@ type grouped struct {
 	outcomes []binderv1.GroupedPod
 	open     []int // of the pods, those that are to be placed
 
-	stint int64           // in which they were tried
-	pods  []cluster.PodID // the open ones
-	found whatif.GroupOutcome
+	// What was tried: in which stint, at which version, and the open pods, with what they were then.
+	stint   int64
+	version cluster.Version
+	pods    []cluster.PodID
+	were    []cluster.Pod
+	found   whatif.GroupOutcome
 }
 
 // placeGroup places pods of a PodGroup, all that are to be or none, in one transaction. They are tried on a copy of the ledger; what is found there holds if nothing has changed by then that it depends on.
@@ -97,20 +104,12 @@ func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) 
 		return nil, err
 	}
 	defer leave()
-	wanted := t.groupShares(req.GetPods())
-	if !t.roomForGroup(wanted) {
-		return nil, rpc.Exhausted("TOO_MANY_UNBOUND", 50*time.Millisecond, "%d pods wait for their bind", t.unbound.count())
-	}
 	g := &grouped{key: cluster.GroupKey{Namespace: req.GetNamespace(), Name: req.GetName()}, req: req}
 	began := time.Now()
-	placed, err := t.tryAndPlace(ctx, g)
+	_, err = t.tryAndPlace(ctx, g)
 	if err == nil {
 		err = t.preemptForGroup(ctx, g)
 	}
-	for _, p := range placed {
-		wanted[t.shareOf(p.with())]--
-	}
-	t.unbound.giveAll(wanted)
 	t.metrics.groupSeconds.Observe(time.Since(began).Seconds())
 	switch {
 	case t.ended():
@@ -148,19 +147,7 @@ func (t *term) validateGroup(req *binderv1.PlaceGroupRequest) error {
 	return nil
 }
 
-// groupShares returns how much a group wants of whose share of the unbound pods.
-func (t *term) groupShares(pods []*binderv1.PodAttempt) map[string]int {
-	shares, wanted := make([]string, len(pods)), make(map[string]int)
-	if t.flights.most > 0 {
-		shares = t.ledger.shares(pods, func(row *cluster.PodRow) string { return bindsWith(row.Namespace, t.binders(row.UID)) })
-	}
-	for _, of := range shares {
-		wanted[of]++
-	}
-	return wanted
-}
-
-// roomForGroup reserves room for the pods of a group, or none. However many they are, they find some when no pod of theirs waits for its bind.
+// roomForGroup reserves room for the pods of a group among those that wait for their bind, or none. However many they are of a namespace, they find some when none of the namespace waits.
 func (t *term) roomForGroup(wanted map[string]int) bool {
 	now := time.Now()
 	for namespace, n := range wanted {
@@ -171,27 +158,36 @@ func (t *term) roomForGroup(wanted map[string]int) bool {
 	return t.unbound.takeOf(wanted)
 }
 
-// tryAndPlace tries a group until what it has found holds, and places it.
+// tryAndPlace tries a group until what it has found holds, and places it. That it does not fit is said as of when it was tried.
 func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement, err error) {
-	for range triesAside {
+	for try := range triesAside {
 		var apply func() error
 		t.ledger.read(func(st *cluster.State) {
 			apply = t.groups.follow(t.ledger)
 			stint, _ := t.names.now()
 			g.read(t, st, stint)
 		})
-		if err := apply(); err != nil {
-			return nil, errBrokenCopy(err)
+		g.resp.Version = wire.ToVersion(g.version)
+		err := apply()
+		if err == nil {
+			err = t.try(ctx, g)
 		}
-		if err := t.try(ctx, g); err != nil {
-			return nil, err
+		switch {
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", context.Cause(ctx)))
+		case err != nil: // it is not tried again at once: so it would be for ever
+			g.end(binderv1.Outcome_RESULT_FAILED, fmt.Sprintf("the PodGroup %v could not be tried: %v", g.key, err))
+			return nil, nil
+		case !g.found.Placed:
+			g.leave()
+			return nil, nil
 		}
 		if t.groups.tried != nil {
 			t.groups.tried()
 		}
 		holds := false
-		placed, err = t.commitGroup(g, func(stint int64) bool {
-			holds = !t.ledger.trail.disturbed && stint == g.stint
+		placed, err = t.commitGroup(g, func(st *cluster.State, stint int64) bool {
+			holds = stint == g.stint && g.same(st) && (!t.ledger.trail.disturbed || try == triesAside-1 && t.confirmGroup(ctx, g))
 			return holds
 		})
 		if err != nil || holds {
@@ -199,32 +195,59 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 		}
 		t.conflict(conflictRetry)
 	}
-	// While others wait: nothing changes meanwhile.
-	var untried error
-	placed, err = t.commitGroup(g, func(stint int64) bool {
-		if untried = t.groups.follow(t.ledger)(); untried != nil {
-			untried = errBrokenCopy(untried)
-			return false
-		}
-		g.read(t, t.ledger.state, stint)
-		untried = t.try(ctx, g)
-		return untried == nil
-	})
-	if err == nil {
-		err = untried
-	}
-	return placed, err
+	g.end(binderv1.Outcome_RESULT_RETRY, "")
+	return nil, nil
 }
 
-func errBrokenCopy(err error) error {
-	return fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "COPY_BROKEN", "%v", err))
+// confirmGroup reports whether each pod of a group still fits where it was to go. The caller has the turn and holds the ledger's lock, so no more than that is asked.
+func (t *term) confirmGroup(ctx context.Context, g *grouped) (fits bool) {
+	if t.groups.follow(t.ledger)() != nil {
+		return false
+	}
+	err := t.onCopy(ctx, g, func(w *whatif.World) (err error) {
+		fits, err = whatif.ConfirmGroup(w, &g.found)
+		return err
+	})
+	return err == nil && fits
+}
+
+// same reports whether the pods that were tried are what they were, to all that placing them depends on.
+func (g *grouped) same(st *cluster.State) bool {
+	for n, id := range g.pods {
+		was, row := &g.were[n], st.Pod(id)
+		if row == nil || row.Placed() || row.Deleting || len(row.Gates) > 0 || row.UID != was.UID || row.Class != was.Class || row.Labels != was.Labels || row.Priority != was.Priority ||
+			row.RequiredNode != was.RequiredNode || row.Nominated != was.Nominated || row.Namespace != was.Namespace || row.Group != was.Group || row.Attempt != was.Attempt {
+			return false
+		}
+	}
+	return true
+}
+
+// leave says of all pods of a group that is not placed why they are not.
+func (g *grouped) leave() {
+	if len(g.open) == 0 {
+		return
+	}
+	g.resp.Fit, g.resp.Message, g.resp.Waits = int32(g.found.Fit), g.found.Message, g.found.Waits
+	for n, i := range g.open {
+		g.leaveOne(n, i)
+	}
+}
+
+// leaveOne says why a pod is not placed.
+func (g *grouped) leaveOne(n, i int) {
+	out, found := &g.outcomes[i], &g.found.Pods[n]
+	out.Outcome.Result = binderv1.Outcome_RESULT_NO_FIT
+	if found.Outcome != whatif.Placed {
+		out.Nodes, out.Verdicts = int32(found.Nodes), wire.ToVerdicts(found.Verdicts)
+	}
 }
 
 // read finds out which pods are to be placed. The caller holds the ledger's lock.
 func (g *grouped) read(t *term, st *cluster.State, stint int64) {
 	n := len(g.req.GetPods())
 	g.outcomes, g.resp = make([]binderv1.GroupedPod, n), &binderv1.PlaceGroupResponse{Pods: make([]*binderv1.GroupedPod, n)}
-	g.open, g.pods, g.stint, g.found = nil, nil, stint, whatif.GroupOutcome{}
+	g.open, g.pods, g.were, g.stint, g.version, g.found = nil, nil, nil, stint, st.Version(), whatif.GroupOutcome{}
 	group := st.PodGroup(g.key)
 	preempting := st.GroupPreempting(g.key)
 	if preempting {
@@ -248,7 +271,7 @@ func (g *grouped) read(t *term, st *cluster.State, stint int64) {
 		case row.Deleting || len(row.Gates) > 0 || group == nil || group.Untold != "" || row.Namespace != g.key.Namespace || row.Group != g.key.Name:
 			out.Result = binderv1.Outcome_RESULT_GONE // the log says so
 			continue
-		case stint == 0 && t.names.shares(st, row.Class), st.Yields(row.Class):
+		case stint == 0 && t.names.shares(st, row.Class), st.Yields(row.Class), t.ledger.profile(row) == nil:
 			out.Result = binderv1.Outcome_RESULT_GONE // likewise
 			continue
 		case preempting: // an earlier attempt, or this one, has others evicted for it
@@ -267,7 +290,7 @@ func (g *grouped) read(t *term, st *cluster.State, stint int64) {
 		}
 		scheduler = name
 		busy = busy || manyAside && t.names.shares(st, row.Class)
-		g.open, g.pods = append(g.open, i), append(g.pods, id)
+		g.open, g.pods, g.were = append(g.open, i), append(g.pods, id), append(g.were, row.Pod)
 	}
 	switch {
 	case why != "":
@@ -296,26 +319,30 @@ func (t *term) try(ctx context.Context, g *grouped) error {
 	})
 }
 
-// onCopy tries something on the copy, which is left as it was. An error wraps errUntried. The caller has the turn.
+// onCopy tries something on the copy, which is left as it was, for as long as a search may take. The caller has the turn.
 func (t *term) onCopy(ctx context.Context, g *grouped, ask func(*whatif.World) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			t.conflict(conflictPanic)
 			t.log.Error("a PodGroup cannot be judged", "group", g.key.String(), "err", fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
-			err = fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Internal, "NOT_JUDGED", "the PodGroup %v cannot be judged", g.key))
+			err = errors.New("it cannot be judged")
 		}
 	}()
-	if err := t.groups.sandbox.Try(ctx, ask); err != nil {
-		return fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", err))
+	ctx, cancel := context.WithTimeoutCause(ctx, searchFor, errLongSearch)
+	defer cancel()
+	if err = t.groups.sandbox.Try(ctx, ask); err != nil && context.Cause(ctx) == errLongSearch {
+		err = errLongSearch
 	}
-	return nil
+	return err
 }
 
+var errLongSearch = fmt.Errorf("it takes longer than %v", searchFor)
+
 // commitGroup places what has been found, if holds says so under the ledger's lock. An error that is not errUntried means a broken ledger, and nothing is placed.
-func (t *term) commitGroup(g *grouped, holds func(stint int64) bool) (placed []*placement, err error) {
+func (t *term) commitGroup(g *grouped, holds func(st *cluster.State, stint int64) bool) (placed []*placement, err error) {
 	err = t.ledger.update(func(tx *tx) (err error) {
 		stint, err := t.stint(tx)
-		if err != nil || !holds(stint) {
+		if err != nil || !holds(tx.state, stint) {
 			return err
 		}
 		placed, err = t.placeAll(tx, g, stint)
@@ -332,54 +359,54 @@ func (t *term) commitGroup(g *grouped, holds func(stint int64) bool) (placed []*
 	return placed, nil
 }
 
-// placeAll gives each pod its outcome, and assumes those of a group that is placed.
+// placeAll gives each pod of a group that is placed its outcome, and assumes those that have found a node.
 func (t *term) placeAll(tx *tx, g *grouped, stint int64) (placed []*placement, err error) {
 	st := tx.state
-	if len(g.open) > 0 {
-		g.resp.Fit, g.resp.Message = int32(g.found.Fit), g.found.Message
-	}
+	g.resp.Fit, g.resp.Message = int32(g.found.Fit), g.found.Message
 	type step struct {
 		prep     *preparation
 		progress *progress
-		volumes  []cluster.VolumeChoice
 	}
-	// 1. Nobody is placed unless all are that can be.
 	steps := make([]step, len(g.open))
-	if g.found.Placed {
-		ok := true
-		for n := range g.open {
-			if g.found.Pods[n].Outcome != whatif.Placed {
-				continue
-			}
-			row, node := st.Pod(g.pods[n]), st.Nodes.ByName(g.found.Pods[n].Node)
-			s := &steps[n]
-			s.volumes = g.found.Pods[n].Volumes
-			if s.prep, s.progress, ok = t.takeSteps(row, node, s.volumes); !ok {
-				break
-			}
+	// 1. Nobody is placed unless there is room for all that can be.
+	wanted := make(map[string]int)
+	for n := range g.open {
+		if g.found.Pods[n].Outcome == whatif.Placed {
+			row := st.Pod(g.pods[n])
+			wanted[t.shareOf(bindsWith(row.Namespace, t.binders(row.UID)))]++
 		}
-		if !ok {
-			for _, s := range steps {
-				t.giveSteps(s.prep, s.progress)
-			}
-			g.end(binderv1.Outcome_RESULT_BUSY, "")
-			t.conflict(conflictBusy)
-			return nil, nil
+	}
+	ok := t.roomForGroup(wanted)
+	taken := ok
+	for n := range g.open {
+		found := &g.found.Pods[n]
+		if !ok || found.Outcome != whatif.Placed {
+			continue
 		}
+		s := &steps[n]
+		s.prep, s.progress, ok = t.takeSteps(st.Pod(g.pods[n]), st.Nodes.ByName(found.Node), found.Volumes)
+	}
+	if !ok {
+		for _, s := range steps {
+			t.giveSteps(s.prep, s.progress)
+		}
+		if taken {
+			t.unbound.giveAll(wanted)
+		}
+		g.end(binderv1.Outcome_RESULT_BUSY, "")
+		t.conflict(conflictBusy)
+		return nil, nil
 	}
 	// 2. Place them.
 	for n, i := range g.open {
 		out, found := &g.outcomes[i], &g.found.Pods[n]
-		if !g.found.Placed || found.Outcome != whatif.Placed {
-			out.Outcome.Result = binderv1.Outcome_RESULT_NO_FIT
-			if found.Outcome != whatif.Placed {
-				out.Nodes, out.Verdicts = int32(found.Nodes), wire.ToVerdicts(found.Verdicts)
-			}
+		if found.Outcome != whatif.Placed {
+			g.leaveOne(n, i)
 			t.conflict(conflictNoFit)
 			continue
 		}
 		node := st.Nodes.ByName(found.Node)
-		now, err := t.assume(tx, g.pods[n], node, g.req.GetPods()[i].GetAttempt(), steps[n].volumes, steps[n].prep, steps[n].progress, stint)
+		now, err := t.assume(tx, g.pods[n], node, g.req.GetPods()[i].GetAttempt(), found.Volumes, steps[n].prep, steps[n].progress, stint)
 		if err != nil {
 			return nil, err
 		}

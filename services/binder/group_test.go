@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -151,7 +152,9 @@ func TestWhatDoesNotMatterToAGangDoesNotHaveItTriedAgain(t *testing.T) {
 }
 
 func TestPodsOfAGroupThatMayNotBePlacedSayWhy(t *testing.T) {
-	term := pureTerm(t, newFakeSource())
+	term := pureTerm(t, newFakeSource(), func(c *termConfig) {
+		c.Settings.Profiles = append(slices.Clone(c.Settings.Profiles), engine.DefaultProfile("another"))
+	})
 	other := ofGroup(pod("q", 100), "g")
 	other.Class.SchedulerName = "another"
 	observe(t, term, node("a", 2000), gangSet("g", 1), ofGroup(pod("p", 1000), "g"), other, pod("alone", 100))
@@ -266,5 +269,92 @@ func TestACopyThatHasMissedTooMuchIsMadeAnew(t *testing.T) {
 	}
 	if outcomes, _, _ := together(t, term, 1, "q"); outcomes != "assumed" {
 		t.Error(outcomes)
+	}
+}
+
+// TestAPodOfAGangThatChangesWhileItIsTriedIsNotPlacedAsItWas: its id may even be another pod's by then.
+func TestAPodOfAGangThatChangesWhileItIsTriedIsNotPlacedAsItWas(t *testing.T) {
+	for name, test := range map[string]struct {
+		change []any
+		want   string
+	}{
+		"it is gone":               {[]any{gone("q")}, "no fit gone"},
+		"another one has its id":   {[]any{gone("q"), pod("large", 9000)}, "no fit gone"},
+		"it is being deleted":      {[]any{func() source.Pod { p := ofGroup(pod("q", 1000), "g"); p.Deleting = true; return p }()}, "no fit gone"},
+		"it has got larger":        {[]any{ofGroup(pod("q", 9000), "g")}, "no fit no fit"},
+		"it is of no group":        {[]any{pod("q", 1000)}, "no fit gone"},
+		"it is of the group still": {[]any{func() source.Pod { p := ofGroup(pod("q", 1000), "g"); p.Started = 7; return p }()}, "assumed assumed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			term := pureTerm(t, newFakeSource())
+			observe(t, term, node("a", 2000), gangSet("g", 2), ofGroup(pod("p", 1000), "g"), ofGroup(pod("q", 1000), "g"))
+			done := false
+			term.groups.tried = func() {
+				if !done {
+					done = true
+					observe(t, term, test.change...)
+				}
+			}
+			if got, why, _ := together(t, term, 1, "p", "q"); got != test.want {
+				t.Errorf("%s (%s), want %s", got, why, test.want)
+			}
+			if got := phases(term, "large"); strings.Contains(got, "assumed") {
+				t.Errorf("a pod that was not tried is %s", got)
+			}
+		})
+	}
+}
+
+// TestAGangThatWaitsForItsVictimsKeepsItsNominations has one that has not left yet.
+func TestAGangThatWaitsForItsVictimsKeepsItsNominations(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	nominated := func(name, node string) source.Pod {
+		p := prior(ofGroup(pod(name, 1000), "g"), 10)
+		p.Nominated = node
+		return p
+	}
+	leaves := on(pod("v", 1000), "a")
+	leaves.Deleting, leaves.Preempted = true, true
+	observe(t, term, node("a", 1000), node("b", 1000), leaves, on(pod("w", 1000), "c"), gangSet("g", 2), nominated("p", "a"), nominated("q", "b"))
+	req := &binderv1.PlaceGroupRequest{Namespace: "default", Name: "g"}
+	term.ledger.read(func(st *cluster.State) {
+		for _, uid := range []string{"p", "q"} {
+			id, _ := st.PodByUID(uid)
+			req.Pods = append(req.Pods, &binderv1.PodAttempt{Id: int32(id), Uid: uid, Attempt: 1})
+		}
+	})
+	g := &grouped{key: cluster.GroupKey{Namespace: "default", Name: "g"}, req: req}
+	if _, err := term.tryAndPlace(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	if err := term.preemptForGroup(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	if !g.resp.GetWaits() || g.resp.GetPreempts() {
+		t.Errorf("it waits: %v, preempts: %v; want that it waits", g.resp.GetWaits(), g.resp.GetPreempts())
+	}
+}
+
+// TestAGangThatDoesNotFitTakesNothingOfWhatMayWait: others would be kept from it.
+func TestAGangThatDoesNotFitTakesNothingOfWhatMayWait(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000), gangSet("g", 2), ofGroup(pod("p", 1000), "g"), ofGroup(pod("q", 1000), "g"))
+	together(t, term, 1, "p", "q")
+	if n := term.unbound.count(); n != 0 {
+		t.Errorf("%d are taken", n)
+	}
+	observe(t, term, node("b", 1000))
+	together(t, term, 1, "p", "q")
+	if n := term.unbound.count(); n != 2 {
+		t.Errorf("%d are taken of two that are placed", n)
+	}
+}
+
+// TestAPodThatComesLateToAGangPreempts: enough of the others have nodes.
+func TestAPodThatComesLateToAGangPreempts(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000), node("b", 1000), on(ofGroup(pod("p", 1000), "g"), "a"), on(pod("v", 1000), "b"), gangSet("g", 1), prior(ofGroup(pod("q", 1000), "g"), 10))
+	if got, message, _ := together(t, term, 1, "q"); got != "no fit" || message != groupWaits {
+		t.Errorf("%s, %q; want that it waits", got, message)
 	}
 }

@@ -3,12 +3,15 @@ package binder
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/whatif"
+	"github.com/berth-scheduler/berth/internal/wire"
 )
 
 // groupWaits is what kube-scheduler says of a PodGroup for which others are being evicted.
@@ -17,71 +20,100 @@ const groupWaits = "pod group is waiting for preemption to complete"
 // preemptForGroup has others evicted for a PodGroup that fits nowhere, if that makes room for it: all of them are found before anybody goes, on the copy of the ledger, and whether that is so still is looked at on the live one.
 // The caller has the turn of groups.
 func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
-	if len(g.pods) == 0 || g.found.Placed || g.resp.GetPreempts() || t.preempting.full() {
+	switch {
+	case len(g.pods) == 0, g.found.Placed, g.found.Waits, g.resp.GetPreempts(), !t.groups.looks(g.key, time.Now()):
+		return nil
+	case t.preempting.full(): // else nothing might wake it
+		g.end(binderv1.Outcome_RESULT_BUSY, "")
 		return nil
 	}
 	// 1. Who would have to go?
 	var apply func() error
 	t.ledger.read(func(*cluster.State) { apply = t.groups.follow(t.ledger) })
 	if err := apply(); err != nil {
-		return errBrokenCopy(err)
+		return nil // what was found holds
 	}
 	var found whatif.GroupPreemption
 	why, ok := "", false
-	if err := t.onCopy(ctx, g, func(w *whatif.World) (err error) {
-		pods := present(w.State(), g)
-		found, why, ok, err = whatif.PreemptGroup(w, g.key, pods)
+	err := t.onCopy(ctx, g, func(w *whatif.World) (err error) {
+		found, why, ok, err = whatif.PreemptGroup(w, g.key, present(w.State(), g))
 		return err
-	}); err != nil {
-		return err
+	})
+	if err != nil {
+		why = "preemption: " + err.Error()
 	}
-	if !ok {
-		if why != "" {
-			g.resp.Message += ", " + why
-		}
+	if err != nil || !ok {
+		t.groups.hopeless(g.key, time.Now())
+		g.resp.Message = joined(g.resp.GetMessage(), why)
 		return nil
 	}
 	// 2. Is that so still?
 	var p *preemption
-	var untried error
-	err := t.ledger.update(func(tx *tx) error {
+	err = t.ledger.update(func(tx *tx) error {
 		stint, err := t.stint(tx)
 		if err != nil {
 			return err
 		}
-		if untried = t.groups.follow(t.ledger)(); untried != nil {
-			untried = errBrokenCopy(untried)
+		if t.groups.follow(t.ledger)() != nil {
 			return nil
 		}
 		now := &grouped{key: g.key, req: g.req}
 		now.read(t, tx.state, stint)
 		var nodes []string
 		holds := false
-		untried = t.onCopy(ctx, g, func(w *whatif.World) (err error) {
+		untried := t.onCopy(ctx, g, func(w *whatif.World) (err error) {
 			nodes, holds, err = whatif.ConfirmGroupPreemption(w, g.key, now.pods, found.Domain, found.Found.Victims)
 			return err
 		})
-		switch {
-		case untried != nil:
-			return nil
-		case !holds:
+		if untried != nil || !holds {
 			t.conflict(conflictVictims)
+			g.end(binderv1.Outcome_RESULT_BUSY, "")
 			return nil
 		}
 		// 3. Start it.
 		p, err = t.startGroupPreemption(tx, now, nodes, found.Found.Victims, stint)
 		if g.resp.Preempts = now.resp.GetPreempts(); g.resp.GetPreempts() {
 			g.resp.Message = groupWaits
+		} else {
+			g.end(binderv1.Outcome_RESULT_BUSY, "")
 		}
+		g.resp.Version = wire.ToVersion(tx.state.Version()) // with the nominations, which are no news to the pods
 		return err
 	})
-	if err == nil {
-		err = untried
-	}
 	if log := logs.V(t.log, logs.Outcomes); log != nil && p != nil && err == nil {
 		log.Info("The victims for the preemption by a PodGroup are determined", "group", g.key.String(), "pods", len(p.victims))
 	}
 	return err
+}
+
+// lookAgain is how long nobody is looked for who could go for a group when nobody was found.
+const lookAgain = 10 * time.Second
+
+// mostHopeless bounds of how many groups it is remembered that nobody was found.
+const mostHopeless = 1 << 12
+
+// looks reports whether it is looked for who could go for a group: that takes long where pods are many.
+func (g *groups) looks(key cluster.GroupKey, now time.Time) bool {
+	return now.Sub(g.vain[key]) >= lookAgain
+}
+
+// hopeless notes that nobody was found.
+func (g *groups) hopeless(key cluster.GroupKey, now time.Time) {
+	if g.vain == nil || len(g.vain) >= mostHopeless {
+		g.vain = make(map[cluster.GroupKey]time.Time)
+	}
+	g.vain[key] = now
+}
+
+// joined adds a text to another.
+func joined(text, more string) string {
+	switch {
+	case more == "":
+		return text
+	case text == "":
+		return more
+	}
+	return text + ", " + more
 }
 
 // present returns those of a group's pods that wait still.
@@ -131,7 +163,10 @@ func (t *term) startGroupPreemption(tx *tx, g *grouped, nodes []string, victims 
 		reports = append(reports, report)
 		if !seen[node] && len(p.evict) > 0 {
 			seen[node] = true
-			cleared = append(cleared, l.nominatedTo(node, func(other *cluster.PodRow) bool { return other.Priority < row.Priority })...)
+			cleared = append(cleared, l.nominatedTo(node, func(other *cluster.PodRow) bool {
+				key, named := cluster.GroupOf(&other.Pod)
+				return other.Priority < row.Priority && !(named && key == g.key)
+			})...)
 		}
 	}
 	if !t.reports.add(append(reports, l.clearings(cleared)...)...) {

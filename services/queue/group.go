@@ -12,6 +12,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
@@ -19,28 +20,27 @@ import (
 const (
 	// groupWithin is how long the binder may take for the pods of a PodGroup each time that it is asked.
 	groupWithin = time.Minute
-	// largestGroup is of how many pods that wait a PodGroup is placed: as many as a request may have.
+	// largestGroup is of how many pods that wait a PodGroup is placed at a time: as many as a request may have.
 	largestGroup = 10_000
 )
 
 // placeGroup has the binder place the pods of the batch, which are those of a PodGroup that wait: it finds their places itself, for where one goes depends on where the others do.
 func (c *cycle) placeGroup(ctx context.Context) error {
-	if n := len(c.attempts); n > largestGroup {
-		return c.shelveGroup(ctx, c.attempts, postFilter{clear: true}, func(*attempt) pending.Diagnosis {
-			return pending.Diagnosis{Wake: pending.WhenChanged, Version: c.version, Message: fmt.Sprintf("%d pods of the PodGroup wait: at most %d are placed together", n, largestGroup)}
-		})
+	if len(c.attempts) > largestGroup { // those behind come next, by themselves
+		again(c.attempts[largestGroup:], "large_group")
 	}
+	sent := c.attempts[:min(len(c.attempts), largestGroup)]
 	request := &binderv1.PlaceGroupRequest{
 		Shard: c.sh.number, ShardRevision: c.sh.revision, Version: wire.ToVersion(c.least), Namespace: c.group.Namespace, Name: c.group.Name,
 	}
 	c.s.mu.Lock() // what the log tells of their binds is told both binding and the queue before this, or neither
-	for _, a := range c.attempts {
+	for _, a := range sent {
 		request.Pods = append(request.Pods, &binderv1.PodAttempt{Id: int32(a.ID), Uid: a.UID, Attempt: a.Number})
 		c.s.binding.begin(a.ID, a.signature.profile, c.popped, a.traced)
 	}
 	c.s.mu.Unlock()
 	defer func() {
-		for _, a := range c.attempts {
+		for _, a := range sent {
 			if !a.placed {
 				c.s.binding.end(a.ID, c.popped)
 			}
@@ -48,36 +48,40 @@ func (c *cycle) placeGroup(ctx context.Context) error {
 	}()
 	var response *binderv1.PlaceGroupResponse
 	_, err := c.stage("group", func() (err error) {
-		response, err = askBinderWithin(ctx, c.driver, groupWithin, len(c.attempts), always, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PlaceGroupResponse, error) {
+		response, err = askBinderWithin(ctx, c.driver, groupWithin, len(sent), func(refused error) bool { return rpc.ReasonOf(refused) != "GROUPS_BUSY" }, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PlaceGroupResponse, error) {
 			return binder.PlaceGroup(ctx, request)
 		})
 		return err
 	})
 	switch {
-	case err == nil && len(response.GetPods()) != len(c.attempts):
+	case err == nil && len(response.GetPods()) != len(sent):
 		err = errNoOutcome
 	case status.Code(err) == codes.Aborted:
-		again(c.attempts, "aborted")
+		again(sent, "aborted")
+		return nil
+	case rpc.ReasonOf(err) == "GROUPS_BUSY": // the shard does not stand still meanwhile
+		again(sent, "groups_busy")
+		c.busy = rpc.RetryPause(err, 0)
 		return nil
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
 		return err
 	}
 	if err != nil {
-		c.log.Error("binder refuses the PodGroup", "group", c.group.String(), "pods", len(c.attempts), "err", err)
-		c.fail(c.attempts, fmt.Sprintf("place group: %v", err))
+		c.log.Error("binder refuses the PodGroup", "group", c.group.String(), "pods", len(sent), "err", err)
+		c.fail(sent, fmt.Sprintf("place group: %v", err))
 		return nil
 	}
-	return c.settleGroup(ctx, response)
+	return c.settleGroup(ctx, sent, response)
 }
 
 // settleGroup gives every pod of a PodGroup its outcome.
-func (c *cycle) settleGroup(ctx context.Context, response *binderv1.PlaceGroupResponse) error {
+func (c *cycle) settleGroup(ctx context.Context, sent []*attempt, response *binderv1.PlaceGroupResponse) error {
 	version := wire.Version(response.GetVersion())
 	c.answered(version)
 	var stuck, busy, failed []*attempt
 	diagnoses := make(map[*attempt]pending.Diagnosis)
 	why := ""
-	for k, a := range c.attempts {
+	for k, a := range sent {
 		switch is := response.GetPods()[k]; is.GetOutcome().GetResult() {
 		case binderv1.Outcome_RESULT_NO_FIT:
 			d, err := groupDiagnosis(is, response.GetMessage(), version)
@@ -93,7 +97,7 @@ func (c *cycle) settleGroup(ctx context.Context, response *binderv1.PlaceGroupRe
 		}
 	}
 	c.sh.with(func(q *pending.Queue, now time.Time) {
-		for k, a := range c.attempts {
+		for k, a := range sent {
 			switch response.GetPods()[k].GetOutcome().GetResult() {
 			case binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_PLACED:
 				c.progress++
@@ -110,7 +114,7 @@ func (c *cycle) settleGroup(ctx context.Context, response *binderv1.PlaceGroupRe
 	})
 	c.backOff(busy, busyMessage, false)
 	c.fail(failed, why)
-	return c.shelveGroup(ctx, stuck, postFilter{clear: !response.GetPreempts(), started: response.GetPreempts()}, func(a *attempt) pending.Diagnosis { return diagnoses[a] })
+	return c.shelveGroup(ctx, stuck, postFilter{clear: !response.GetPreempts() && !response.GetWaits(), started: response.GetPreempts(), asked: true}, func(a *attempt) pending.Diagnosis { return diagnoses[a] })
 }
 
 // groupDiagnosis returns why a pod of a group is not placed.
@@ -129,7 +133,7 @@ func groupDiagnosis(is *binderv1.GroupedPod, group string, version cluster.Versi
 	return d, nil
 }
 
-// shelveGroup makes pods of a group unschedulable, in parts: the log waits meanwhile.
+// shelveGroup makes pods of a group unschedulable, in parts: the log waits meanwhile. What happens on a node where one of them fits wakes them, though the group may not fit: so they serve their backoff in full.
 func (c *cycle) shelveGroup(ctx context.Context, pods []*attempt, f postFilter, diagnosis func(*attempt) pending.Diagnosis) error {
 	for len(pods) > 0 {
 		left := pods

@@ -284,14 +284,18 @@ func (s *Source) waitFor(resource string, err error) {
 }
 
 // lacks notes that a resource cannot be read, and that nobody waits for it.
-func (s *Source) lacks(resource string, err error) {
+func (s *Source) lacks(resource string, rare bool, err error) {
 	s.mu.Lock()
 	before, known := s.pending[resource], s.lacking[resource]
 	s.pending[resource], s.lacking[resource] = nil, true
 	delete(s.said, resource)
 	s.mu.Unlock()
 	if before != nil || !known {
-		s.cfg.Log.Warn("resource cannot be read, and is looked for now and then: pods that need it wait", "resource", resource, "host", s.host, "err", err)
+		level := slog.LevelWarn
+		if rare && apierrors.IsNotFound(err) { // which is as usual
+			level = slog.LevelInfo
+		}
+		s.cfg.Log.Log(context.Background(), level, "resource cannot be read, and is looked for now and then: pods that need it wait", "resource", resource, "host", s.host, "err", err)
 	}
 }
 

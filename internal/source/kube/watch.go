@@ -303,7 +303,7 @@ func (s *Source) follow(ctx context.Context, r resource, m *mirror) {
 			m.refused = time.Time{}
 			s.waitFor(r.name, err)
 		case s.mayDoWithout(m):
-			s.lacks(r.name, err)
+			s.lacks(r.name, r.rare, err)
 			m.unserved(cluster.Unserved{Name: r.name, Why: unserved(err)})
 			r.lists.told()
 			look = unservedLook

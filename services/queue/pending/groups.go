@@ -189,7 +189,7 @@ func (q *Queue) NextIsGroup(now time.Time) bool {
 func (q *Queue) popGroup(now time.Time, g *group) (batch []Attempt) {
 	var all []*entry
 	for _, e := range g.pods {
-		if e.place == Active || e.place == Backoff || e.place == Unschedulable && !e.held && e.entrance == nil {
+		if e.place == Active || e.place == Backoff || e.place == Unschedulable && !e.held {
 			all = append(all, e)
 		}
 	}

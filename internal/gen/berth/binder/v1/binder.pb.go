@@ -1395,7 +1395,9 @@ type PlaceGroupResponse struct {
 	// How many of its pods could be placed, with those that have been.
 	Fit int32 `protobuf:"varint,4,opt,name=fit,proto3" json:"fit,omitempty"`
 	// Others are being evicted for it, and its pods are nominated to the nodes where they go then.
-	Preempts      bool `protobuf:"varint,5,opt,name=preempts,proto3" json:"preempts,omitempty"`
+	Preempts bool `protobuf:"varint,5,opt,name=preempts,proto3" json:"preempts,omitempty"`
+	// Its pods keep their nominations: it waits for pods, or volumes, that are on the way out of the nodes where they go then.
+	Waits         bool `protobuf:"varint,6,opt,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1461,6 +1463,13 @@ func (x *PlaceGroupResponse) GetFit() int32 {
 func (x *PlaceGroupResponse) GetPreempts() bool {
 	if x != nil {
 		return x.Preempts
+	}
+	return false
+}
+
+func (x *PlaceGroupResponse) GetWaits() bool {
+	if x != nil {
+		return x.Waits
 	}
 	return false
 }
@@ -2620,13 +2629,14 @@ const file_berth_binder_v1_binder_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12\x1c\n" +
 	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x05 \x01(\tR\x04name\x12/\n" +
-	"\x04pods\x18\x06 \x03(\v2\x1b.berth.binder.v1.PodAttemptR\x04pods\"\xbe\x01\n" +
+	"\x04pods\x18\x06 \x03(\v2\x1b.berth.binder.v1.PodAttemptR\x04pods\"\xd4\x01\n" +
 	"\x12PlaceGroupResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.berth.log.v1.VersionR\aversion\x12/\n" +
 	"\x04pods\x18\x02 \x03(\v2\x1b.berth.binder.v1.GroupedPodR\x04pods\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x10\n" +
 	"\x03fit\x18\x04 \x01(\x05R\x03fit\x12\x1a\n" +
-	"\bpreempts\x18\x05 \x01(\bR\bpreempts\"\xa7\x01\n" +
+	"\bpreempts\x18\x05 \x01(\bR\bpreempts\x12\x14\n" +
+	"\x05waits\x18\x06 \x01(\bR\x05waits\"\xa7\x01\n" +
 	"\n" +
 	"GroupedPod\x122\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x18.berth.binder.v1.OutcomeR\aoutcome\x12\x14\n" +
