@@ -20,7 +20,7 @@
 //	<prefix>coord/leader                {"id","address","campaign"}, under the leader's lease; its create revision is the epoch
 //	<prefix>coord/shards/<number>       the owner's member ID, under its lease; its create revision is the shard's lease revision
 //	<prefix>coord/version               <epoch>-<seq>, fixed width, so that etcd can compare two versions
-//	<prefix>coord/intents/<batch>       {"epoch","intents"}
+//	<prefix>coord/intents/<batch>       {"epoch","intents"}, and "annotations" and "with" where there are some: see [Batch]
 //	<prefix>plugins/<service>/<process> {"address"}, under the lease of a process with plugins of others: see packages announced and announcer
 //	<prefix>kv/<key>                    the keys of Get, List, Scan, Watch and Txn
 //

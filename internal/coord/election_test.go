@@ -147,7 +147,7 @@ func TestDeposedTermWritesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := Record{Version{term.Epoch(), 1}, []StoredBatch{{term.Epoch(), *kept}}}
+		want := Record{Version: Version{term.Epoch(), 1}, Batches: []StoredBatch{{term.Epoch(), *kept}}}
 		if diff := cmp.Diff(want, rec); diff != "" {
 			t.Errorf("ReadRecord (-want +got):\n%s", diff)
 		}

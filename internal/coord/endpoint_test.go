@@ -153,7 +153,7 @@ func TestRecordsGoOnWithinTheLeaseWhileOneMemberIsSilent(t *testing.T) {
 					finished = append(finished, left.Batch.ID)
 				}
 				untilKnown(t, ttl, func(ctx context.Context) error { return term.Record(ctx, v, &b, finished) })
-				want = Record{v, []StoredBatch{{term.Epoch(), b}}}
+				want = Record{Version: v, Batches: []StoredBatch{{term.Epoch(), b}}}
 			}
 			if session.over() {
 				t.Error("the session is over")

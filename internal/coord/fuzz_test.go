@@ -31,6 +31,8 @@ func FuzzBatch(f *testing.F) {
 	f.Add("intents/0000000000000000008", []byte(`{"epoch":3,"intents":[["uid","ns","name","node","claim","of","volume","claim","of",""]]}`))
 	f.Add("intents/0000000000000000009", []byte(`{"epoch":3,"intents":[["uid","ns","name","node","claim","of","volume","name"]]}`))
 	f.Add("intents/0000000000000000010", []byte(`{"epoch":3,"intents":[["uid","ns","name","node"]],"annotations":{"0":{"example.com/cards":"GPU-1"},"7":{"a":"b"}}}`))
+	f.Add("intents/0000000000000000011", []byte(`{"epoch":3,"intents":[["uid","ns","name","node"]],"with":12}`))
+	f.Add("intents/0000000000000000011", []byte(`{"epoch":3,"intents":[["uid","ns","name","node"]],"with":11}`))
 	f.Add("intents/-7", []byte(`{"epoch":-3,"intents":[["","","",""],null]}`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		b, err := decodeBatch(KV{Key: key, Value: value})

@@ -31,6 +31,9 @@ type VolumeIntent struct{ Claim, ClaimUID, Volume string }
 type Batch struct {
 	ID      int64
 	Intents []Intent
+	// With is set of the parts of what is recorded whole or not at all and is too large for one batch, but for the last of them: it is the ID of that one, which
+	// is recorded when all others are. Without it they do not count. 0: the batch counts by itself.
+	With int64
 }
 
 // StoredBatch is a batch that is not finished, with the epoch that recorded it.
@@ -44,6 +47,9 @@ type StoredBatch struct {
 type Record struct {
 	Version Version
 	Batches []StoredBatch
+	// Unfinished are parts that do not count, by ID: the epoch that recorded them ended before the last one, so nothing was done for what they say. The next leader
+	// removes them no later than it records its first version, and gives no batch an ID that is one of theirs, or that they count with.
+	Unfinished []StoredBatch
 }
 
 // batchValue keeps an intent in strings without names: a batch is one key, and etcd limits its size.
@@ -52,6 +58,8 @@ type batchValue struct {
 	Intents [][]string `json:"intents"` // UID, namespace, name, node; of each volume claim, claim's UID, volume; and the scheduler name, if it is there
 	// Annotations has those of the intents that have some, by their index.
 	Annotations map[int]map[string]string `json:"annotations,omitempty"`
+	// With is Batch.With. A release that does not know it takes parts for batches: it carries out those of an epoch that did not come to the last one.
+	With int64 `json:"with,omitempty"`
 }
 
 const (
@@ -185,7 +193,10 @@ func (t *Term) encodeBatch(b *Batch) (string, error) {
 	if b.ID <= 0 {
 		return "", fmt.Errorf("batch ID %d is not positive", b.ID)
 	}
-	value := batchValue{Epoch: t.epoch, Intents: make([][]string, len(b.Intents))}
+	if err := b.checkWith(); err != nil {
+		return "", err
+	}
+	value := batchValue{Epoch: t.epoch, Intents: make([][]string, len(b.Intents)), With: b.With}
 	all := make([]string, 0, 4*len(b.Intents))
 	for i, in := range b.Intents {
 		first := len(all)
@@ -214,7 +225,15 @@ func (t *Term) encodeBatch(b *Batch) (string, error) {
 	return string(encoded), nil
 }
 
-// deletes returns one operation per finished batch; etcd refuses to write a key twice in a transaction.
+func (b *Batch) checkWith() error {
+	if b.With != 0 && b.With <= b.ID {
+		return fmt.Errorf("batch %d counts with %d: want the ID of a later batch, or 0", b.ID, b.With)
+	}
+	return nil
+}
+
+// deletes returns one operation per finished batch; etcd refuses to write a key twice in a transaction. They are in the order of IDs: where they take several
+// transactions, the last part of what was recorded in parts never goes before the others, which would not count any more.
 func (t *Term) deletes(finished []int64) []clientv3.Op {
 	ids := slices.Compact(slices.Sorted(slices.Values(finished)))
 	ops := make([]clientv3.Op, len(ids))
@@ -331,15 +350,30 @@ func (c *Client) readRecord(ctx context.Context) (Record, error) {
 				return Record{}, err
 			}
 		}
-		for _, kv := range kvs {
-			b, err := decodeBatch(kv)
-			if err != nil {
+		there := make(map[int64]bool, len(kvs))
+		all := make([]StoredBatch, len(kvs))
+		for i, kv := range kvs {
+			if all[i], err = decodeBatch(kv); err != nil {
 				return Record{}, err
 			}
-			rec.Batches = append(rec.Batches, b)
+			there[all[i].Batch.ID] = true
+		}
+		for _, b := range all {
+			if b.counts(there, rec.Version) {
+				rec.Batches = append(rec.Batches, b)
+			} else {
+				rec.Unfinished = append(rec.Unfinished, b)
+			}
 		}
 		return rec, nil
 	}
+}
+
+// counts reports whether a batch is recorded whole, given which others there are. A part whose last one is not there is from an epoch that ended before it, if no
+// later epoch has recorded anything: that would have removed it. So what is there still has been taken over, by a release that does not know of parts, say, and removes the
+// last one before others.
+func (b *StoredBatch) counts(there map[int64]bool, recorded Version) bool {
+	return b.Batch.With == 0 || there[b.Batch.With] || b.Epoch < recorded.Epoch
 }
 
 func decodeBatch(kv KV) (StoredBatch, error) {
@@ -354,7 +388,10 @@ func decodeBatch(kv KV) (StoredBatch, error) {
 	if err := json.Unmarshal(kv.Value, &value); err != nil {
 		return StoredBatch{}, fmt.Errorf("decode batch %d: %w", id, err)
 	}
-	b := Batch{ID: id, Intents: make([]Intent, len(value.Intents))}
+	b := Batch{ID: id, Intents: make([]Intent, len(value.Intents)), With: value.With}
+	if err := b.checkWith(); err != nil {
+		return StoredBatch{}, fmt.Errorf("decode batch %d: %w", id, err)
+	}
 	for i, in := range value.Intents {
 		for len(in) < 4 {
 			in = append(in, "")

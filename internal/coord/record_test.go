@@ -89,7 +89,7 @@ func TestRecordIsReadBack(t *testing.T) {
 		if err := term.Record(within(t), Version{e, n + 2}, &last, finished); err != nil {
 			t.Fatal(err)
 		}
-		checkRecord(t, c, Record{Version{e, n + 2}, []StoredBatch{{e, batch(n)}, {e, last}}})
+		checkRecord(t, c, Record{Version: Version{e, n + 2}, Batches: []StoredBatch{{e, batch(n)}, {e, last}}})
 	})
 }
 
@@ -105,7 +105,7 @@ func TestRecordOutlivesItsEpochAndIsFinishedByTheNext(t *testing.T) {
 			t.Fatal(err)
 		}
 		second := lead(t, c)
-		checkRecord(t, c, Record{Version{first.Epoch(), 5}, []StoredBatch{{first.Epoch(), b1}}})
+		checkRecord(t, c, Record{Version: Version{first.Epoch(), 5}, Batches: []StoredBatch{{first.Epoch(), b1}}})
 		reused := batch(1)
 		reused.Intents[0].Node = "other"
 		if err := second.Record(within(t), Version{second.Epoch(), 0}, &reused, nil); !errors.Is(err, ErrOutOfOrder) {
@@ -117,7 +117,7 @@ func TestRecordOutlivesItsEpochAndIsFinishedByTheNext(t *testing.T) {
 		if err := second.Record(within(t), Version{second.Epoch(), 1}, nil, []int64{1}); err != nil {
 			t.Fatal(err)
 		}
-		checkRecord(t, c, Record{Version{second.Epoch(), 1}, []StoredBatch{{second.Epoch(), b2}}})
+		checkRecord(t, c, Record{Version: Version{second.Epoch(), 1}, Batches: []StoredBatch{{second.Epoch(), b2}}})
 	})
 }
 
@@ -132,7 +132,7 @@ func TestRecordCanBeRepeatedButNotUndone(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		checkRecord(t, c, Record{Version{e, 1}, []StoredBatch{{e, b}}})
+		checkRecord(t, c, Record{Version: Version{e, 1}, Batches: []StoredBatch{{e, b}}})
 		for range 3 {
 			if err := term.Record(within(t), Version{e, 2}, nil, []int64{1}); err != nil {
 				t.Fatal(err)
@@ -156,6 +156,8 @@ func TestRecordThatMakesNoSenseIsRefused(t *testing.T) {
 		"negative version":         term.Record(within(t), Version{e, -1}, nil, nil),
 		"batch without an ID":      term.Record(within(t), Version{e, 1}, &Batch{}, nil),
 		"batch that is finished":   term.Record(within(t), Version{e, 1}, &Batch{ID: 1}, []int64{1}),
+		"part with an earlier one": term.Record(within(t), Version{e, 1}, &Batch{ID: 2, With: 1}, nil),
+		"part with itself":         term.Record(within(t), Version{e, 1}, &Batch{ID: 2, With: 2}, nil),
 		"batch too large for etcd": term.Record(within(t), Version{e, 1}, huge, nil),
 	} {
 		if err == nil {
@@ -184,7 +186,7 @@ func TestRecordWithoutAnAnswerIsUnknownAndCanBeRepeated(t *testing.T) {
 	if err := term.Record(within(t), v, &b, nil); err != nil {
 		t.Errorf("Record again: %v", err)
 	}
-	checkRecord(t, c, Record{v, []StoredBatch{{term.Epoch(), b}}})
+	checkRecord(t, c, Record{Version: v, Batches: []StoredBatch{{term.Epoch(), b}}})
 }
 
 func TestVersionsCompareAsTheirEncodingsDo(t *testing.T) {
@@ -321,10 +323,143 @@ func TestADelayedDuplicateOfAShrinkBringsNothingBack(t *testing.T) {
 		}
 	}
 	replay()
-	checkRecord(t, c, Record{Version{term.Epoch(), 1}, []StoredBatch{{term.Epoch(), b}}})
+	checkRecord(t, c, Record{Version: Version{term.Epoch(), 1}, Batches: []StoredBatch{{term.Epoch(), b}}})
 	if err := term.Record(within(t), Version{term.Epoch(), 1}, nil, []int64{1}); err != nil {
 		t.Fatal(err)
 	}
 	replay()
 	checkRecord(t, c, Record{Version: Version{term.Epoch(), 1}})
+}
+
+// part is a batch that counts with another one.
+func part(id, with int64) Batch {
+	b := batch(id)
+	b.With = with
+	return b
+}
+
+func TestPartsCountWithTheLastOneOnly(t *testing.T) {
+	onEveryEtcd(t, func(t *testing.T, s server) {
+		c := connect(t, s)
+		first := lead(t, c)
+		e := first.Epoch()
+		whole := []StoredBatch{{e, batch(1)}, {e, part(2, 4)}, {e, part(3, 4)}, {e, batch(4)}}
+		for i, b := range whole {
+			if err := first.Record(within(t), Version{e, int64(i)}, &b.Batch, nil); err != nil {
+				t.Fatal(err)
+			}
+			want := Record{Version: Version{e, int64(i)}, Batches: whole[:1]}
+			switch i {
+			case 1, 2:
+				want.Unfinished = whole[1 : i+1]
+			case 3:
+				want.Batches = whole
+			}
+			checkRecord(t, c, want)
+		}
+		// A part that is written anew counts by itself.
+		if err := first.Shrink(within(t), []Batch{batch(2)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Record(within(t), Version{e, 9}, nil, []int64{4}); err != nil {
+			t.Fatal(err)
+		}
+		checkRecord(t, c, Record{Version: Version{e, 9}, Batches: []StoredBatch{{e, batch(1)}, {e, batch(2)}}, Unfinished: []StoredBatch{{e, part(3, 4)}}})
+	})
+}
+
+// A binder that does not know of parts has taken over what there was, and finishes it in whichever order.
+func TestPartsOfAnEarlierEpochCountOnceALaterOneHasRecorded(t *testing.T) {
+	c := connect(t, startEmbeddedServer(t))
+	first := lead(t, c)
+	p, last := part(1, 2), batch(2)
+	for i, b := range []*Batch{&p, &last} {
+		if err := first.Record(within(t), Version{first.Epoch(), int64(i)}, b, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.Resign(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	second := lead(t, c)
+	if err := second.Record(within(t), Version{second.Epoch(), 0}, nil, []int64{2}); err != nil {
+		t.Fatal(err)
+	}
+	checkRecord(t, c, Record{Version: Version{second.Epoch(), 0}, Batches: []StoredBatch{{first.Epoch(), p}}})
+}
+
+// visited calls a function behind each transaction.
+type visited struct {
+	clientv3.KV
+	behind func()
+}
+
+func (v *visited) Txn(ctx context.Context) clientv3.Txn { return &visitedTxn{v.KV.Txn(ctx), v.behind} }
+
+type visitedTxn struct {
+	clientv3.Txn
+	behind func()
+}
+
+func (t *visitedTxn) If(conds ...clientv3.Cmp) clientv3.Txn {
+	t.Txn = t.Txn.If(conds...)
+	return t
+}
+
+func (t *visitedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Then(ops...)
+	return t
+}
+
+func (t *visitedTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Else(ops...)
+	return t
+}
+
+func (t *visitedTxn) Commit() (*clientv3.TxnResponse, error) {
+	defer t.behind()
+	return t.Txn.Commit()
+}
+
+// More batches than one transaction removes, of which all are parts of one unit.
+func TestTheLastPartLeavesEtcdWithOthersOrBehindThem(t *testing.T) {
+	c := connect(t, startEmbeddedServer(t))
+	term := lead(t, c)
+	const n = 2*MaxTxnOps + 10
+	var finished []int64
+	for id := int64(n); id > 0; id-- { // and are given in another order
+		finished = append(finished, id)
+	}
+	for id := int64(1); id <= n; id++ {
+		b := Batch{ID: id, With: n}
+		if id == n {
+			b.With = 0
+		}
+		if err := term.Record(within(t), Version{term.Epoch(), 1}, &b, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var left []int
+	c.txns = &visited{c.txns, func() {
+		record, err := c.ReadRecord(within(t))
+		if err != nil || len(record.Unfinished) > 0 {
+			t.Errorf("behind %d transactions, %d parts do not count: %v", len(left), len(record.Unfinished), err)
+		}
+		left = append(left, len(record.Batches))
+	}}
+	if err := term.Record(within(t), Version{term.Epoch(), 2}, nil, finished); err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{n - MaxTxnOps, n - 2*MaxTxnOps, 0}; !slices.Equal(left, want) {
+		t.Errorf("behind each transaction there are %v batches, want %v", left, want)
+	}
+}
+
+// Earlier releases read it, and write it.
+func TestABatchThatCountsByItselfIsWrittenAsEver(t *testing.T) {
+	term := &Term{client: &Client{prefix: "/"}, epoch: 3}
+	got, err := term.encodeBatch(&Batch{ID: 7, Intents: []Intent{{PodUID: "uid", Namespace: "ns", Name: "name", Node: "node"}}})
+	if want := `{"epoch":3,"intents":[["uid","ns","name","node"]]}`; err != nil || got != want {
+		t.Errorf("written as %s, %v; want %s", got, err, want)
+	}
 }

@@ -210,7 +210,7 @@ func TestABatchHasRoomForWhatWasChosen(t *testing.T) {
 		p.chooses(pluginhost.Chosen{Annotations: map[string]string{"example.com/cards": strings.Repeat("<", 4000)}})
 		waiting = append(waiting, p)
 	}
-	n := fitting(waiting)
+	n := fitting(waiting)[0]
 	if written := n * 6 * 4000; n < 2 || written > batchBytes {
 		t.Errorf("%d of them are in a batch, with %d bytes of what was chosen: want no more than %d", n, written, batchBytes)
 	}

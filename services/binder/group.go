@@ -80,6 +80,7 @@ type grouped struct {
 	resp     *binderv1.PlaceGroupResponse
 	outcomes []binderv1.GroupedPod
 	open     []int // of the pods, those that are to be placed
+	gang     bool  // they are all placed or none
 
 	// What was tried: in which stint, at which version, and the open pods, with what they were then.
 	stint   int64
@@ -249,6 +250,7 @@ func (g *grouped) read(t *term, st *cluster.State, stint int64) {
 	g.outcomes, g.resp = make([]binderv1.GroupedPod, n), &binderv1.PlaceGroupResponse{Pods: make([]*binderv1.GroupedPod, n)}
 	g.open, g.pods, g.were, g.stint, g.version, g.found = nil, nil, nil, stint, st.Version(), whatif.GroupOutcome{}
 	group := st.PodGroup(g.key)
+	g.gang = group != nil && group.Gang
 	preempting := st.GroupPreempting(g.key)
 	if preempting {
 		g.resp.Preempts, g.resp.Message = true, groupWaits
@@ -347,7 +349,11 @@ func (t *term) commitGroup(g *grouped, holds func(st *cluster.State, stint int64
 		}
 		placed, err = t.placeAll(tx, g, stint)
 		if err == nil && len(placed) > 0 {
-			tx.tell(func() { t.recorder.add(placed) })
+			add := t.recorder.add
+			if g.gang {
+				add = t.recorder.addUnit
+			}
+			tx.tell(func() { add(placed) })
 		}
 		g.resp.Version = wire.ToVersion(tx.state.Version())
 		return err

@@ -105,7 +105,7 @@ func TestThePodThatReplacesAnotherHasNothingOfIt(t *testing.T) {
 	for _, result := range []source.Result{source.BindDone, source.BindGone, source.BindRefused, source.BindElsewhere} {
 		late := *in
 		term.unbound.take(1)
-		term.recorder.adopt(in.batch, []*placement{&late, {UID: "another"}})
+		term.recorder.adopt(in.batch, 0, []*placement{&late, {UID: "another"}})
 		if err := term.settle(&late, source.Outcome{Result: result, Err: errFake}); err != nil {
 			t.Fatal(err)
 		}

@@ -31,6 +31,7 @@ type placement struct {
 	state   placementState
 	batch   int64     // to which its record belongs, from the record on
 	index   int       // in the batch
+	unit    int64     // those of one unit are recorded whole or not at all; 0: it is one by itself
 	tries   int       // binds with an unknown outcome; one that was taken over begins with the other binder's
 	changed int       // of ours, those that found that the pod had changed
 	failed  int       // of ours, the others

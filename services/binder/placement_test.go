@@ -85,7 +85,7 @@ func TestAPlacementIsEndedOnce(t *testing.T) {
 			term := pureTerm(t, newFakeSource())
 			observe(t, term, node("a", 1000), pod("p", 100), pod("q", 100))
 			p, q := assume(t, term, "p", "a"), assume(t, term, "q", "a")
-			term.recorder.adopt(q.batch, []*placement{p, q}) // they share a batch
+			term.recorder.adopt(q.batch, 0, []*placement{p, q}) // they share a batch
 			p.batch, q.index = q.batch, 1
 			term.recorder.term.(*recorded).batches[q.batch] = []coord.Intent{p.intent(), q.intent()}
 			for _, o := range []source.Outcome{first, second} {

@@ -415,9 +415,9 @@ func TestABatchOfWhichLittleIsLeftIsWrittenAnew(t *testing.T) {
 			delete(r.open, p.batch)
 			p.batch, p.index = 50, i
 		}
-		r.adopt(50, batch)
+		r.adopt(50, 0, batch)
 		written := record(t, term)
-		written.batches[50] = newBatch(50, batch).Intents
+		written.batches[50] = newBatch(50, 0, batch).Intents
 		left := func() int { return len(record(t, term).batches[50]) }
 		for _, p := range batch[:6] {
 			term.decided(p, stateReleased, source.BindElsewhere)

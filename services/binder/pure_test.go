@@ -103,7 +103,7 @@ func assume(t testing.TB, term *term, uid, on string) *placement {
 	}
 	term.ledger.read(func(*cluster.State) { p.binders = term.binders(uid) })
 	term.unbound.giveOf(p.with(), -1)
-	term.recorder.adopt(p.batch, []*placement{p})
+	term.recorder.adopt(p.batch, 0, []*placement{p})
 	return p
 }
 

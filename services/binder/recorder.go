@@ -39,6 +39,10 @@ type termRecord interface {
 // The room of an intent that is in etcd is no other pod's: the intent is not decided yet, or the source shows what became of its pod. So one
 // that is taken back leaves its batch before its room is free. A batch of which all intents are decided may stay for a while, and is removed
 // with a later record.
+//
+// What is one unit is recorded whole or not at all. Where that takes several batches, each but the last says that it counts with the last one only, and no bind of the unit is let
+// go before that is in etcd. A binder that ends in between has done nothing for the unit: the next one takes nothing of it over (coord.Record.Unfinished). When the last part is
+// in etcd the others must go on to count: it stays there until each of them has left etcd, leaves with it, or has been written anew, as one that counts by itself.
 type recorder struct {
 	recorderConfig
 
@@ -50,13 +54,18 @@ type recorder struct {
 	urgent   bool         // some of them do not wait for more
 	expected int          // questions of which more comes, pod by pod
 	nextID   int64
+	units    int64                // that have been handed in
+	parts    []int                // how many placements the next batches have, if they are parts of one unit
 	open     map[int64]*openBatch // by id
+	named    map[int64]int        // by the id of the last part of a unit: how many other parts say that they count with it. It does not leave etcd before them
 	finished []finishedBatch
 	back     []takenBack // bounded by term.unbound
 	// sparse are batches of which etcd keeps much that is decided: those that are preparing may stay for long.
 	sparse   map[int64]bool
 	sparseAt time.Time // when some were written last
 	backAt   time.Time // when the first of them came
+
+	held []*placement // of a unit of which parts are in etcd and the last is not; recordOnce's own
 }
 
 // recorderConfig is everything a recorder needs. All of it is required, but for gather.
@@ -87,7 +96,8 @@ type openBatch struct {
 	open       int          // those that are not
 	size       int          // those that were not when it was written last
 	since      time.Time    // when it was recorded, or taken over
-	at         cluster.Seq  // it was recorded with that version; 0: in an earlier epoch
+	at         cluster.Seq  // it was recorded with that version; 0, which is before all that a record has: in an earlier epoch
+	with       int64        // the batch in etcd says that it counts with that one; 0: by itself
 }
 
 // left returns the intents that are not decided.
@@ -108,11 +118,27 @@ type takenBack struct {
 }
 
 func newRecorder(cfg recorderConfig) *recorder {
-	return &recorder{recorderConfig: cfg, wake: make(chan struct{}, 1), nextID: 1, open: make(map[int64]*openBatch), sparse: make(map[int64]bool)}
+	return &recorder{
+		recorderConfig: cfg, wake: make(chan struct{}, 1), nextID: 1,
+		open: make(map[int64]*openBatch), named: make(map[int64]int), sparse: make(map[int64]bool),
+	}
 }
 
 // add hands in placements, in order. It never blocks, and is called under the ledger's lock.
 func (r *recorder) add(placed []*placement) { r.wait(placed, true) }
+
+// addUnit hands in placements as add does, to be recorded whole or not at all.
+func (r *recorder) addUnit(placed []*placement) {
+	if len(placed) > 1 {
+		r.mu.Lock()
+		r.units++
+		for _, p := range placed {
+			p.unit = r.units
+		}
+		r.mu.Unlock()
+	}
+	r.wait(placed, true)
+}
 
 // addOne hands in a placement as add does. As long as more is expected, it may wait for that, to be recorded with it, for recordedTogether at most.
 func (r *recorder) addOne(p *placement) { r.wait([]*placement{p}, false) }
@@ -149,18 +175,38 @@ func (r *recorder) gathers() bool {
 	return !r.fenced && r.expected > 0 && !r.urgent && len(r.waiting) > 0 && len(r.waiting) < askPods && time.Since(r.since) < recordedTogether
 }
 
-// adopt registers a batch that an earlier epoch recorded. Those of its intents that were not taken over are nil.
-func (r *recorder) adopt(batch int64, taken []*placement) {
+// adopt registers a batch that an earlier epoch recorded, and which it counts with: see coord.Batch.With. Those of its intents that were not taken over are nil. If
+// that is all of them, it leaves etcd with the first record of this epoch.
+func (r *recorder) adopt(batch, with int64, taken []*placement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.nextID = max(r.nextID, batch+1)
+	r.nextID = max(r.nextID, batch+1, with+1)
 	b := &openBatch{placements: taken, size: len(taken), since: time.Now()}
 	b.open = len(b.left())
 	if b.open == 0 {
 		r.finished = append(r.finished, finishedBatch{id: batch})
 	} else {
 		r.open[batch] = b
+		r.name(b, with)
 	}
+}
+
+// name notes that a batch counts with another, if it does, and unname that it is about not to: it is being finished, or written anew, of a unit that is in etcd whole. The caller
+// holds the lock.
+func (r *recorder) name(b *openBatch, with int64) {
+	if b.with = with; with != 0 {
+		r.named[with]++
+	}
+}
+
+func (r *recorder) unname(b *openBatch) {
+	if b.with == 0 {
+		return
+	}
+	if r.named[b.with]--; r.named[b.with] == 0 {
+		delete(r.named, b.with)
+	}
+	b.with = 0
 }
 
 // decided says that a placement has an outcome that the source shows: the pod is on a node, or gone.
@@ -172,6 +218,7 @@ func (r *recorder) decided(p *placement) {
 	b := r.open[p.batch]
 	done := r.settle(p)
 	if done {
+		r.unname(b)
 		r.finished = append(r.finished, finishedBatch{p.batch, b.at})
 	}
 	r.mu.Unlock()
@@ -180,11 +227,12 @@ func (r *recorder) decided(p *placement) {
 	}
 }
 
-// takeFinished returns the batches that can leave etcd with a version, and keeps the others. The caller holds the lock.
+// takeFinished returns the batches that can leave etcd with a version, and keeps the others. The last part of a unit can if all others do, or have: these were recorded no later. The
+// caller holds the lock.
 func (r *recorder) takeFinished(now cluster.Seq) []int64 {
 	var ids []int64
 	r.finished = slices.DeleteFunc(r.finished, func(b finishedBatch) bool {
-		if b.at >= now {
+		if b.at >= now || r.named[b.id] > 0 {
 			return false
 		}
 		ids = append(ids, b.id)
@@ -293,7 +341,13 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 		r.mu.Unlock()
 		return false, nil
 	}
-	n := fitting(r.waiting)
+	if len(r.parts) == 0 {
+		r.parts = fitting(r.waiting)
+	}
+	n := 0
+	if len(r.parts) > 0 {
+		n, r.parts = r.parts[0], r.parts[1:]
+	}
 	placed := r.waiting[:n:n]
 	if r.waiting = r.waiting[n:]; len(r.waiting) == 0 {
 		r.waiting, r.urgent = nil, false // with what it holds on to
@@ -305,12 +359,16 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	shrunk, emptied := r.shrink(back)
 	finished := r.takeFinished(now)
 	var batch *coord.Batch
-	id := int64(unrecorded)
+	id, with := int64(unrecorded), int64(0)
 	if n > 0 && !r.fenced {
 		id = r.nextID
 		r.nextID++
-		batch = newBatch(id, placed)
+		if more := len(r.parts); more > 0 { // which get the next ids
+			with = id + int64(more)
+		}
+		batch = newBatch(id, with, placed)
 		r.open[id] = &openBatch{placements: slices.Clone(placed), open: n, size: n, since: time.Now()} // none is decided before it is recorded
+		r.name(r.open[id], with)
 	}
 	r.mu.Unlock()
 	for i, p := range placed {
@@ -351,7 +409,14 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 		r.mu.Unlock()
 		r.signal()
 	}
-	// 4. Let the binds go.
+	// 4. Let the binds go, those of a unit in parts when the last is recorded.
+	if with != 0 {
+		r.held = append(r.held, placed...)
+		return true, nil
+	}
+	if len(r.held) > 0 {
+		placed, r.held = append(r.held, placed...), nil
+	}
 	for _, p := range placed {
 		if !r.move(p, stateRecorded) || r.prepares(p) {
 			continue
@@ -365,8 +430,32 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// fitting returns how many of the first of some placements one batch has.
-func fitting(waiting []*placement) (n int) {
+// fitting returns how many of the first of some placements the next batch has, which is of whole units; of a unit that is too large for one, and comes first, how many each of its
+// parts has, all of which are in one batch alone; nil if there are none.
+func fitting(waiting []*placement) []int {
+	n := fill(waiting)
+	switch {
+	case n == 0:
+		return nil
+	case n == len(waiting) || waiting[n].unit == 0 || waiting[n].unit != waiting[n-1].unit:
+		return []int{n}
+	}
+	within := func(p *placement) bool { return p.unit == waiting[n].unit }
+	if begin := slices.IndexFunc(waiting, within); begin > 0 {
+		return []int{begin}
+	}
+	var parts []int
+	if end := slices.IndexFunc(waiting, func(p *placement) bool { return !within(p) }); end > 0 {
+		waiting = waiting[:end]
+	}
+	for ; len(waiting) > 0; waiting = waiting[parts[len(parts)-1]:] {
+		parts = append(parts, fill(waiting))
+	}
+	return parts
+}
+
+// fill returns how many of the first of some placements one batch has room for.
+func fill(waiting []*placement) (n int) {
 	for size := 0; n < min(len(waiting), batchLimit); n++ {
 		if size += waiting[n].size(); size > batchBytes && n > 0 {
 			break
@@ -388,8 +477,8 @@ func (p *placement) size() int {
 	return size
 }
 
-func newBatch(id int64, placed []*placement) *coord.Batch {
-	batch := &coord.Batch{ID: id, Intents: make([]coord.Intent, len(placed))}
+func newBatch(id, with int64, placed []*placement) *coord.Batch {
+	batch := &coord.Batch{ID: id, Intents: make([]coord.Intent, len(placed)), With: with}
 	for i, p := range placed {
 		batch.Intents[i] = p.intent()
 	}
@@ -397,7 +486,7 @@ func newBatch(id int64, placed []*placement) *coord.Batch {
 }
 
 // shrink strikes out what was taken back, and returns what is left of the batches, by id, of those that are sparse too, and those that nothing is
-// left of. The caller holds the lock.
+// left of. What is written so is of whole units, for no placement is out of the recorder's hands before, so parts count by themselves from then on. The caller holds the lock.
 func (r *recorder) shrink(back []takenBack) (batches []coord.Batch, emptied []finishedBatch) {
 	touched := make(map[int64]*openBatch)
 	if time.Since(r.sparseAt) >= sparseEvery {
@@ -416,6 +505,7 @@ func (r *recorder) shrink(back []takenBack) (batches []coord.Batch, emptied []fi
 	for _, id := range slices.Sorted(maps.Keys(touched)) {
 		b := touched[id]
 		b.size = b.open
+		r.unname(b)
 		delete(r.sparse, id)
 		batches = append(batches, coord.Batch{ID: id, Intents: b.left()})
 		if b.open == 0 {

@@ -298,7 +298,21 @@ func (s *Service) takeOver(ctx context.Context, t *term, synced <-chan struct{},
 	if err != nil {
 		return nil, err
 	}
+	t.dropUnfinished(record.Unfinished)
 	return t.adopt(record.Batches)
+}
+
+// dropUnfinished has parts leave the record whose unit was not recorded whole. No bind of them can have left: their pods wait as if they had never been placed. They leave etcd with
+// the first record of this term: behind a version of its epoch they would count.
+func (t *term) dropUnfinished(parts []coord.StoredBatch) {
+	pods := 0
+	for _, part := range parts {
+		pods += len(part.Batch.Intents)
+		t.recorder.adopt(part.Batch.ID, part.Batch.With, nil)
+	}
+	if len(parts) > 0 {
+		t.log.Info("not taken over, for it was recorded in part only", "pods", pods)
+	}
 }
 
 // bindAdopted hands the lane what was taken over.
@@ -484,8 +498,8 @@ func (t *term) adopt(batches []coord.StoredBatch) ([]*placement, error) {
 		}
 		left[p.batch][p.index] = p
 	}
-	for id, placements := range left {
-		t.recorder.adopt(id, placements)
+	for _, b := range batches {
+		t.recorder.adopt(b.Batch.ID, b.Batch.With, left[b.Batch.ID])
 	}
 	for _, p := range taken {
 		t.unbound.giveOf(t.shareOf(p.with()), -1)
