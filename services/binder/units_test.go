@@ -284,6 +284,26 @@ func TestPartsWithoutTheLastLeaveWithTheFirstRecord(t *testing.T) {
 	}
 }
 
+// Also by one that has taken them over: what is removed by several transactions is removed before a version of its epoch is in etcd.
+func TestTheLastPartLeavesBehindThoseThatCountWithIt(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000), pod("p", 10), pod("q", 10))
+	taken, err := term.adopt([]coord.StoredBatch{
+		{Batch: coord.Batch{ID: 5, Intents: []coord.Intent{meant("p", "a")}, With: 6}}, {Batch: coord.Batch{ID: 6, Intents: []coord.Intent{meant("q", "a")}}},
+	})
+	if err != nil || len(taken) != 2 {
+		t.Fatalf("taken %v, %v", taken, err)
+	}
+	slices.SortFunc(taken, func(a, b *placement) int { return strings.Compare(b.UID, a.UID) }) // the last part's is decided first
+	for i, want := range [][]int64{nil, {5, 6}} {
+		term.recorder.decided(taken[i])
+		finished := record(t, term).finished
+		if slices.Sort(finished); !slices.Equal(finished, want) {
+			t.Errorf("when %s is decided, %v have left etcd, want %v", taken[i].UID, finished, want)
+		}
+	}
+}
+
 // Whatever becomes of the pods of a unit of three batches, in whichever order, and whoever has taken it over: between any two writes all is in the record that is not decided,
 // and in the end nothing is.
 func TestPartsGoOnToCountUntilAllOfThemAreDecided(t *testing.T) {
