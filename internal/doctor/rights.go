@@ -36,6 +36,7 @@ var Rights = []Right{
 	{"storage.k8s.io", "csistoragecapacities", "", []string{"list", "watch"}, "pods with volumes", ""},
 	{"storage.k8s.io", "volumeattachments", "", []string{"list", "watch"}, "pods with volumes", ""},
 	{"scheduling.k8s.io", "podgroups", "", []string{"list", "watch"}, "pods of PodGroups", "v1alpha2"},
+	{"scheduling.k8s.io", "podgroups", "status", []string{"patch"}, "saying what has come of a PodGroup", "v1alpha2"},
 	{"policy", "poddisruptionbudgets", "", []string{"list", "watch"}, "preemption", ""},
 	{"", "pods", "", []string{"delete"}, "preemption", ""},
 	{"", "pods", "binding", []string{"create"}, "placing pods", ""},

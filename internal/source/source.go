@@ -114,7 +114,7 @@ type Outcome struct {
 	Err    error
 }
 
-// Report is why an attempt placed nothing, for the pod's events and its PodScheduled condition.
+// Report is why an attempt placed nothing, for the pod's events and its PodScheduled condition; or what has come of a PodGroup, for its PodGroupScheduled condition.
 type Report struct {
 	UID, Namespace, Name string
 	Reason               string // Unschedulable or SchedulerError
@@ -126,7 +126,12 @@ type Report struct {
 	Assumed bool
 	// Attempt is the number of the attempt that it tells of, 0 if it is not known.
 	Attempt int32
+	// Group says that it is of a PodGroup. Reason may be Scheduled then, and there is but a message besides.
+	Group bool
 }
+
+// Scheduled is the Reason of a Report of a PodGroup that is placed: as many of its pods are as it wants.
+const Scheduled = "Scheduled"
 
 // Nomination is the node that a pod is nominated to, "" for none.
 type Nomination struct{ UID, Namespace, Name, Node string }
@@ -186,6 +191,9 @@ type Source interface {
 	// Unschedulable records why a pod was not placed: an event, and in one write the PodScheduled condition and the
 	// nomination, as far as they differ.
 	Unschedulable(ctx context.Context, r Report) error
+	// GroupDecided records what an attempt to place a PodGroup has come to, in its PodGroupScheduled condition, as far as that differs. A group that was placed once stays Scheduled. Nothing
+	// is written of one that Watch does not show. A source that keeps no conditions of PodGroups does nothing.
+	GroupDecided(ctx context.Context, r Report) error
 	// Unsupported records, for people, that an object is not taken as it is: an event.
 	Unsupported(ctx context.Context, u Unsupported) error
 	// Nominate writes which node a pod is nominated to. That there is no such pod any more is no error.

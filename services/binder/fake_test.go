@@ -290,6 +290,10 @@ func (s *fakeSource) Unschedulable(ctx context.Context, r source.Report) error {
 	return s.write(ctx, 2, func() { s.reports = append(s.reports, r) })
 }
 
+func (s *fakeSource) GroupDecided(ctx context.Context, r source.Report) error {
+	return s.write(ctx, 1, func() { s.reports = append(s.reports, r) })
+}
+
 func (s *fakeSource) reported(uid string) []source.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()

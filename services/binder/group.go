@@ -82,9 +82,10 @@ type grouped struct {
 	open     []int // of the pods, those that are to be placed
 	gang     bool  // they are all placed or none
 
-	// What was tried: in which stint, at which version, and the open pods, with what they were then.
+	// What was tried: in which stint, at which version, the group's uid, "" if there was none, and the open pods, with what they were then.
 	stint   int64
 	version cluster.Version
+	uid     string
 	pods    []cluster.PodID
 	were    []cluster.Pod
 	found   whatif.GroupOutcome
@@ -112,6 +113,7 @@ func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) 
 		err = t.preemptForGroup(ctx, g)
 	}
 	t.metrics.groupSeconds.Observe(time.Since(began).Seconds())
+	t.reportGroup(g, err)
 	switch {
 	case t.ended():
 		return nil, errNotActive("the term has ended")
@@ -250,7 +252,10 @@ func (g *grouped) read(t *term, st *cluster.State, stint int64) {
 	g.outcomes, g.resp = make([]binderv1.GroupedPod, n), &binderv1.PlaceGroupResponse{Pods: make([]*binderv1.GroupedPod, n)}
 	g.open, g.pods, g.were, g.stint, g.version, g.found = nil, nil, nil, stint, st.Version(), whatif.GroupOutcome{}
 	group := st.PodGroup(g.key)
-	g.gang = group != nil && group.Gang
+	g.gang, g.uid = group != nil && group.Gang, ""
+	if group != nil {
+		g.uid = group.UID
+	}
 	preempting := st.GroupPreempting(g.key)
 	if preempting {
 		g.resp.Preempts, g.resp.Message = true, groupWaits

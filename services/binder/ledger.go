@@ -301,11 +301,15 @@ func (l *ledger) told(batch []*placement) []source.Result {
 	return results
 }
 
-// stillSo reports whether there is such a pod, it is not placed, or is assumed where the report says, and it is not another scheduler's to place. A ledger
+// stillSo reports whether there is such a PodGroup, or whether there is such a pod, it is not placed, or is assumed where the report says, and it is not another scheduler's to place. A ledger
 // that is broken says so of none.
 func (l *ledger) stillSo(r source.Report) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if r.Group {
+		is := l.state.PodGroup(cluster.GroupKey{Namespace: r.Namespace, Name: r.Name})
+		return l.broken == nil && is != nil && is.UID == r.UID
+	}
 	id, ok := l.state.PodByUID(r.UID)
 	if !ok || l.broken != nil {
 		return false

@@ -102,13 +102,30 @@ func (l *ledger) sharesPod(names *names, uid, recorded string) bool {
 	return names.shares(l.state, l.state.Pod(id).Class)
 }
 
-// waits reports whether a pod is there, not placed, or not bound yet if the report is of such a pod, and the term's to write to, and until when: zero if
+// sharesGroup reports whether pods of a PodGroup are of a shared name. They are all of one, or none is placed. Those of a group without pods may have been.
+func (l *ledger) sharesGroup(names *names, key cluster.GroupKey) bool {
+	if len(names.shared) == 0 {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pods := l.state.GroupPods(key)
+	return len(pods) == 0 || slices.ContainsFunc(pods, func(id cluster.PodID) bool { return names.shares(l.state, l.state.Pod(id).Class) })
+}
+
+// waits reports whether what a report says may be written: a PodGroup is there, or a pod is there, not placed, or not bound yet if the report is of such a pod, and the term's to write to, and until when: zero if
 // no end is known.
 func (n *names) waits(l *ledger, r source.Report) (until time.Time, ok bool) {
 	if !l.stillSo(r) {
 		return time.Time{}, false
 	}
-	if !l.sharesPod(n, r.UID, "") {
+	shares := false
+	if r.Group {
+		shares = l.sharesGroup(n, cluster.GroupKey{Namespace: r.Namespace, Name: r.Name})
+	} else {
+		shares = l.sharesPod(n, r.UID, "")
+	}
+	if !shares {
 		return time.Time{}, true
 	}
 	stint, until := n.now() // the log may say so only later

@@ -19,7 +19,7 @@ const (
 	reasonError         = "SchedulerError"
 )
 
-// reportLane writes why pods were not placed, and what they are nominated to: at most one write per pod at a time, those of a namespace in
+// reportLane writes why pods were not placed, and what they are nominated to, and what has come of PodGroups, which are to it as pods: at most one write per pod at a time, those of a namespace in
 // the order of the reports, and one for all reports of a pod that wait. It is bounded: reports beyond the bound are
 // refused, and no namespace has more of it than are free. A write that fails is tried again as long as it says the newest of its pod; see writeBackoff.
 //
@@ -133,6 +133,9 @@ func (l *reportLane) put(some bool, reports []source.Report) (left []int, ok boo
 func merge(older, newer source.Report) source.Report {
 	if newer.Assumed != older.Assumed { // it has been placed since, or given back: what was to be said before is not so any more
 		return newer
+	}
+	if older.Group && older.Reason == source.Scheduled {
+		return older // as a group stays
 	}
 	if newer.Reason == "" {
 		older.Nominate, older.Nominated = true, newer.Nominated
@@ -264,6 +267,8 @@ func (l *reportLane) write(ctx context.Context, r source.Report) error {
 	}
 	return timely(ctx, func(ctx context.Context) error {
 		switch {
+		case r.Group:
+			return l.source.GroupDecided(ctx, r)
 		case r.Reason == "":
 			return l.source.Nominate(ctx, source.Nomination{UID: r.UID, Namespace: r.Namespace, Name: r.Name, Node: r.Nominated})
 		default:

@@ -234,12 +234,13 @@ func TestOnlyBindersGatewaysAndCollectorsMayUseTheAPIServerAndNoMoreThanTheyNeed
 		{"berth-binder", "", "persistentvolumes persistentvolumeclaims", "list watch"},
 		{"berth-binder", "", "persistentvolumes persistentvolumeclaims", "get patch"}, // what has been chosen for claims
 		{"berth-binder", "storage.k8s.io", "storageclasses csinodes csidrivers csistoragecapacities volumeattachments", "list watch"},
-		{"berth-binder", "scheduling.k8s.io", "podgroups", "list watch"}, // which pods are placed together
-		{"berth-binder", "policy", "poddisruptionbudgets", "list watch"}, // which pods preemption spares
-		{"berth-binder", "", "pods", "delete"},                           // their eviction
-		{"berth-binder", "", "pods/binding", "create"},                   // placements
-		{"berth-binder", "", "pods/status", "patch"},                     // conditions and nominations
-		{"berth-binder", "events.k8s.io", "events", "create patch"},      // Scheduled, FailedScheduling, their series, and Preempted
+		{"berth-binder", "scheduling.k8s.io", "podgroups", "list watch"},   // which pods are placed together
+		{"berth-binder", "scheduling.k8s.io", "podgroups/status", "patch"}, // what has come of them
+		{"berth-binder", "policy", "poddisruptionbudgets", "list watch"},   // which pods preemption spares
+		{"berth-binder", "", "pods", "delete"},                             // their eviction
+		{"berth-binder", "", "pods/binding", "create"},                     // placements
+		{"berth-binder", "", "pods/status", "patch"},                       // conditions and nominations
+		{"berth-binder", "events.k8s.io", "events", "create patch"},        // Scheduled, FailedScheduling, their series, and Preempted
 		// who calls, and what they may
 		{"berth-gateway", "authentication.k8s.io", "tokenreviews", "create"},
 		{"berth-gateway", "authorization.k8s.io", "subjectaccessreviews", "create"},

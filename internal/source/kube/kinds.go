@@ -6,6 +6,8 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/source"
 	v1 "k8s.io/api/core/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -25,6 +27,7 @@ type record struct {
 	node              *v1.Node            // as it is, if nodes are kept
 	pod               *v1.Pod             // likewise, if it is told, without managedFields
 	beyond            uint64              // hash of what only extenders read of a node, if there are any
+	group             *groupStatus        // of a PodGroup
 }
 
 // object returns the object of cluster's that a record is told as, nil if it is not.
@@ -43,6 +46,12 @@ type podStatus struct {
 	unsure     bool             // it may be another: a write had no answer, and may come behind any that has one
 	annotated  int              // how many bytes of annotations it has
 	written    string           // the resource version that the last write had, "" if none is newer than what has been told
+}
+
+// groupStatus is what is kept of a PodGroup, to know what need not be written. It never changes.
+type groupStatus struct {
+	generation int64
+	scheduled  *metav1.Condition // the PodGroupScheduled condition, nil if it has none
 }
 
 // reducing returns a reduction of objects of one type; fill says what there is besides the object's identity.
@@ -153,6 +162,25 @@ func conditionOf(pod *v1.Pod, is v1.PodConditionType) *v1.PodCondition {
 		}
 	}
 	return nil
+}
+
+// podGroupKind tells PodGroups.
+func podGroupKind() kind {
+	reduced := source.Reductions[cluster.PodGroupKind.String()]
+	k := reducedKind(reduced)
+	k.reduce = reducing(func(o *schedulingv1alpha2.PodGroup, r *record) {
+		r.set = reduced.Reduce(o)
+		r.group = groupStatusOf(o)
+	})
+	return k
+}
+
+func groupStatusOf(o *schedulingv1alpha2.PodGroup) *groupStatus {
+	is := &groupStatus{generation: o.Generation}
+	if c := meta.FindStatusCondition(o.Status.Conditions, schedulingv1alpha2.PodGroupScheduled); c != nil {
+		is.scheduled = c.DeepCopy()
+	}
+	return is
 }
 
 // reducedKind tells the objects of any other kind.

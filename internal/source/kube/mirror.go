@@ -66,6 +66,7 @@ type seen struct {
 	node      *v1.Node       // in full, if it keeps nodes
 	pod       *v1.Pod        // likewise
 	beyond    uint64         // hash of what only extenders read of a node
+	group     *groupStatus   // of a PodGroup
 }
 
 // mirror is the store that a reflector keeps like its resource. It tells what changes.
@@ -140,7 +141,10 @@ func (m *mirror) Add(obj any) error {
 	if old != nil && old.told && (old.uid != r.UID || r.set == nil) {
 		m.forget(name)
 	}
-	is := &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status, node: r.node, pod: r.pod, beyond: r.beyond}
+	is := &seen{uid: r.UID, version: r.ResourceVersion, newest: newest, told: r.set != nil, scheduler: r.scheduler, status: r.status, node: r.node, pod: r.pod, beyond: r.beyond, group: r.group}
+	if newest != "" && old.group != nil { // it has been written to since
+		is.group = old.group
+	}
 	if old != nil && old.uid == r.UID && old.status != nil && r.status != nil {
 		switch {
 		case newest != "": // it has been written to since

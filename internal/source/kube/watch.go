@@ -163,7 +163,7 @@ func followed(client kubernetes.Interface, pods, nodes kind) []resource {
 			name: "volumeattachments", example: &storagev1.VolumeAttachment{},
 			list: listing(storage.VolumeAttachments().List), watch: storage.VolumeAttachments().Watch,
 		}, {
-			name: cluster.PodGroupResource, example: &schedulingv1alpha2.PodGroup{}, rare: true,
+			name: cluster.PodGroupResource, example: &schedulingv1alpha2.PodGroup{}, kind: podGroupKind(), rare: true,
 			list: listing(scheduling.PodGroups(everywhere).List), watch: scheduling.PodGroups(everywhere).Watch,
 		},
 	}

@@ -33,6 +33,9 @@ func (s *Source) Unschedulable(ctx context.Context, r source.Report) error {
 	})
 }
 
+// GroupDecided does nothing: no conditions of PodGroups are kept.
+func (*Source) GroupDecided(context.Context, source.Report) error { return nil }
+
 // Nominate writes the nominated node to the pod's condition if it is another one, and nothing if the pod is gone.
 func (s *Source) Nominate(ctx context.Context, n source.Nomination) error {
 	return s.updateCondition(ctx, n.UID, n.Namespace, n.Name, func(c *condition, nominated string) bool {

@@ -21,7 +21,8 @@
 //	local/csidrivers/<name>
 //	local/csistoragecapacities/<namespace>/<name>
 //	local/volumeattachments/<name>
-//	local/podgroups/<namespace>/<name>               schedulingv1alpha2.PodGroup as JSON: its spec
+//	local/podgroups/<namespace>/<name>               schedulingv1alpha2.PodGroup as JSON: its spec. No conditions of it are kept:
+//	                                                 those of its pods say why they wait
 //	local/placements/<uid>         {"namespace","name","node","time"}: the pod is on the node
 //	local/conditions/<uid>         {"namespace","name","reason","message","nominated","time"}: why the pod is not placed,
 //	                               and the node that a binder has nominated it to
