@@ -31,8 +31,8 @@ const (
 
 const keyErr = "err" // with klog's text, an error comes first
 
-// podKeys are the keys of pods, namespace/name each: as JSON, objects of the two, as of Kubernetes' own components. One that has no name is left out.
-var podKeys = []string{"pod", "preemptor", "victim"}
+// podKeys are the keys of pods, and of PodGroups, namespace/name each: as JSON, objects of the two, as of Kubernetes' own components. One that has no name is left out.
+var podKeys = []string{"pod", "podGroup", "preemptor", "victim"}
 
 // podOf returns the namespace and the name of a pod, and whether an attribute is one.
 func podOf(key string, v slog.Value) (namespace, name string, is bool) {

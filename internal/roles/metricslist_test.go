@@ -62,8 +62,6 @@ var notOurs = []struct{ names, why string }{
 		"they are about kube-scheduler's own registry of metrics"},
 	{"aggregator_* apiserver_admission_* apiserver_audit_* apiserver_egress_* apiserver_encryption_* apiserver_envelope_* apiserver_mutating_* apiserver_storage_* apiserver_validating_* apiserver_validation_* grpc_client_* konnectivity_*",
 		"they are of an API server, of which kube-scheduler has the code but uses nothing: what it serves of them is zero. Berth's own `grpc_client_*` are of its RPCs"},
-	{"scheduler_podgroup_schedule_attempts_total scheduler_podgroup_scheduling_attempt_duration_seconds scheduler_podgroup_scheduling_algorithm_duration_seconds",
-		"pod groups are behind a feature gate that is off"},
 }
 
 // kubeMetrics are all that kube-scheduler 1.36 has under its own prefix.

@@ -108,12 +108,12 @@ func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) 
 	defer leave()
 	g := &grouped{key: cluster.GroupKey{Namespace: req.GetNamespace(), Name: req.GetName()}, req: req}
 	began := time.Now()
-	_, err = t.tryAndPlace(ctx, g)
+	placed, err := t.tryAndPlace(ctx, g)
 	if err == nil {
 		err = t.preemptForGroup(ctx, g)
 	}
 	t.metrics.groupSeconds.Observe(time.Since(began).Seconds())
-	t.reportGroup(g, err)
+	t.reportGroup(g, len(placed), err)
 	switch {
 	case t.ended():
 		return nil, errNotActive("the term has ended")
@@ -331,7 +331,7 @@ func (t *term) onCopy(ctx context.Context, g *grouped, ask func(*whatif.World) e
 	defer func() {
 		if p := recover(); p != nil {
 			t.conflict(conflictPanic)
-			t.log.Error("a PodGroup cannot be judged", "group", g.key.String(), "err", fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			t.log.Error("a PodGroup cannot be judged", "podGroup", g.key.String(), "err", fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 			err = errors.New("it cannot be judged")
 		}
 	}()

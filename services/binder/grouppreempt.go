@@ -81,7 +81,7 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 		return err
 	})
 	if log := logs.V(t.log, logs.Outcomes); log != nil && p != nil && err == nil {
-		log.Info("The victims for the preemption by a PodGroup are determined", "group", g.key.String(), "pods", len(p.victims))
+		log.Info("The victims for the preemption by a PodGroup are determined", "podGroup", g.key.String(), "pods", len(p.victims))
 	}
 	return err
 }

@@ -2,6 +2,8 @@ package binder
 
 import (
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/wire"
 )
@@ -47,7 +50,11 @@ func TestWhatHasComeOfAPodGroupIsReported(t *testing.T) {
 	of := func(name, reason, message string) source.Report {
 		return source.Report{UID: "uid of " + name, Namespace: "default", Name: name, Reason: reason, Message: message, Group: true}
 	}
-	term := pureTerm(t, newFakeSource(), func(c *termConfig) { c.Settings.Profiles = append(c.Settings.Profiles, engine.DefaultProfile("own")) })
+	var log strings.Builder
+	term := pureTerm(t, newFakeSource(), func(c *termConfig) {
+		c.Settings.Profiles = append(c.Settings.Profiles, engine.DefaultProfile("own"))
+		c.Log = slog.New(logs.Text(&log, logs.Options{Level: slog.LevelInfo - logs.Outcomes}))
+	})
 	observe(t, term, node("a", 1000))
 	gangOf(t, term, "small", 2, pod("small-0", 100), pod("small-1", 100))
 	gangOf(t, term, "large", 2, pod("large-0", 100), pod("large-1", 5000))
@@ -55,12 +62,18 @@ func TestWhatHasComeOfAPodGroupIsReported(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		want source.Report
+		line string
 	}{
-		{"large", of("large", "Unschedulable", "pod group is unschedulable: 1 of at least 2 pods fit")},
-		{"small", of("small", "Scheduled", "")},
-		{"mixed", of("mixed", "SchedulerError", `all pods in a single pod group should have the same .spec.schedulerName set, got: "default-scheduler" and "own"`)},
+		{"large", of("large", "Unschedulable", "pod group is unschedulable: 1 of at least 2 pods fit"),
+			`"Unable to schedule a pod group" podGroup="default/large" unschedulablePods=2 why="pod group is unschedulable: 1 of at least 2 pods fit"`},
+		{"small", of("small", "Scheduled", ""), `"Successfully scheduled a pod group" podGroup="default/small" scheduledPods=2 unschedulablePods=0`},
+		{"mixed", of("mixed", "SchedulerError", `all pods in a single pod group should have the same .spec.schedulerName set, got: "default-scheduler" and "own"`), `podGroup="default/mixed" errorPods=2`},
 	} {
+		log.Reset()
 		tryGang(t, term, c.name, 1)
+		if !strings.Contains(log.String(), c.line) {
+			t.Errorf("of %s it is logged:\n%swant %s", c.name, log.String(), c.line)
+		}
 		r, ok := term.reports.next()
 		if diff := cmp.Diff(c.want, r.Report); diff != "" || !ok {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
@@ -69,6 +82,10 @@ func TestWhatHasComeOfAPodGroupIsReported(t *testing.T) {
 			t.Errorf("the report of %s is not written", c.name)
 		}
 		term.reports.written(r.UID)
+	}
+	tryGang(t, term, "small", 2) // somebody asks again who has not heard
+	if n := term.reports.depth(); n > 0 {
+		t.Errorf("of an attempt without a pod to place there are %d reports", n)
 	}
 	// A pod more that has no room takes nothing back.
 	late := pod("small-2", 5000)

@@ -26,6 +26,7 @@ const (
 
 // placeGroup has the binder place the pods of the batch, which are those of a PodGroup that wait: it finds their places itself, for where one goes depends on where the others do.
 func (c *cycle) placeGroup(ctx context.Context) error {
+	c.logGroup()
 	if len(c.attempts) > largestGroup { // those behind come next, by themselves
 		again(c.attempts[largestGroup:], "large_group")
 	}
@@ -47,12 +48,13 @@ func (c *cycle) placeGroup(ctx context.Context) error {
 		}
 	}()
 	var response *binderv1.PlaceGroupResponse
-	_, err := c.stage("group", func() (err error) {
+	took, err := c.stage("group", func() (err error) {
 		response, err = askBinderWithin(ctx, c.driver, groupWithin, len(sent), func(refused error) bool { return rpc.ReasonOf(refused) != "GROUPS_BUSY" }, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PlaceGroupResponse, error) {
 			return binder.PlaceGroup(ctx, request)
 		})
 		return err
 	})
+	c.s.metrics.groupAlgorithm.Observe(took.Seconds())
 	switch {
 	case err == nil && len(response.GetPods()) != len(sent):
 		err = errNoOutcome
@@ -67,9 +69,13 @@ func (c *cycle) placeGroup(ctx context.Context) error {
 		return err
 	}
 	if err != nil {
-		c.log.Error("binder refuses the PodGroup", "group", c.group.String(), "pods", len(sent), "err", err)
+		c.log.Error("binder refuses the PodGroup", "podGroup", c.group.String(), "pods", len(sent), "err", err)
+		c.groupDecided(resultError)
 		c.fail(sent, fmt.Sprintf("place group: %v", err))
 		return nil
+	}
+	if result := groupResult(response); result != "" {
+		c.groupDecided(result)
 	}
 	return c.settleGroup(ctx, sent, response)
 }

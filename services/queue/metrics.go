@@ -49,6 +49,9 @@ const (
 //	scheduler_schedule_attempts_total                      result, profile
 //	scheduler_scheduling_attempt_duration_seconds          result, profile
 //	scheduler_scheduling_algorithm_duration_seconds
+//	scheduler_podgroup_schedule_attempts_total             result, profile
+//	scheduler_podgroup_scheduling_attempt_duration_seconds result, profile
+//	scheduler_podgroup_scheduling_algorithm_duration_seconds
 //	scheduler_framework_extension_point_duration_seconds   extension_point, status, profile
 //	scheduler_preemption_attempts_total
 //	scheduler_pod_scheduling_sli_duration_seconds          attempts
@@ -76,6 +79,9 @@ type metrics struct {
 	attempts           *prometheus.CounterVec
 	attemptSeconds     *prometheus.HistogramVec
 	algorithm          prometheus.Histogram
+	groupAttempts      *prometheus.CounterVec
+	groupSeconds       *prometheus.HistogramVec
+	groupAlgorithm     prometheus.Histogram
 	points             *prometheus.HistogramVec
 	preemptionAttempts prometheus.Counter
 	sli                *prometheus.HistogramVec
@@ -112,6 +118,18 @@ func newMetrics(registry prometheus.Registerer, s *Service) (*metrics, error) {
 		}, []string{"result", "profile"}),
 		algorithm: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "scheduler_scheduling_algorithm_duration_seconds", Help: "Duration of attempts without the bind.",
+			Buckets: exponential(.001, 2, 15),
+		}),
+		groupAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "scheduler_podgroup_schedule_attempts_total",
+			Help: "Attempts to schedule PodGroups, by result. An unschedulable one is not placed, or nothing more of it; an error is a problem of the scheduler.",
+		}, []string{"result", "profile"}),
+		groupSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "scheduler_podgroup_scheduling_attempt_duration_seconds", Help: "Duration of attempts to schedule PodGroups, from the pop to the binder's answer.",
+			Buckets: exponential(.001, 2, 15),
+		}, []string{"result", "profile"}),
+		groupAlgorithm: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "scheduler_podgroup_scheduling_algorithm_duration_seconds", Help: "How long the binder took to answer for the pods of a PodGroup.",
 			Buckets: exponential(.001, 2, 15),
 		}),
 		points: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -174,7 +192,7 @@ func newMetrics(registry prometheus.Registerer, s *Service) (*metrics, error) {
 		return m, nil
 	}
 	for _, c := range []prometheus.Collector{
-		m.attempts, m.attemptSeconds, m.algorithm, m.points, m.preemptionAttempts, m.sli, m.podAttempts, m.afterFlush, m.incoming,
+		m.attempts, m.attemptSeconds, m.algorithm, m.groupAttempts, m.groupSeconds, m.groupAlgorithm, m.points, m.preemptionAttempts, m.sli, m.podAttempts, m.afterFlush, m.incoming,
 		m.batch, m.stage, m.retries, m.hedges, m.preemptions, m.floorWaits, m.floorWait, m.bandWaits, m.bandWait, m.reportsDropped, newPodCollector(s),
 	} {
 		if err := registry.Register(c); err != nil {
