@@ -311,6 +311,8 @@ type binder struct {
 	agreeing func(ctx context.Context, name string, request *binderv1.PreemptRequest) (*binderv1.PreemptResponse, error)
 	// looking answers what plugins have done that look for a way.
 	looking func(ctx context.Context, name string, request *binderv1.AskPostFilterRequest) (*binderv1.AskPostFilterResponse, error)
+	// grouping answers for the pods of a PodGroup, of which it may place some.
+	grouping func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error)
 	// letting answers what plugins say of pods that are to be tried.
 	letting func(ctx context.Context, names []string, request *binderv1.AskPreEnqueueRequest) (*binderv1.AskPreEnqueueResponse, error)
 }
@@ -327,6 +329,26 @@ func (b *binder) Commit(_ context.Context, request *binderv1.CommitRequest) (*bi
 	response, err := b.place(request)
 	if err == nil && b.after != nil {
 		err = b.after(len(b.commits), response)
+	}
+	return response, err
+}
+
+// PlaceGroup assumes those pods that grouping says are.
+func (b *binder) PlaceGroup(_ context.Context, request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+	b.mu.Lock()
+	grouping := b.grouping
+	b.mu.Unlock()
+	b.ledger.mu.Lock()
+	defer b.ledger.mu.Unlock()
+	response, err := grouping(request)
+	for k, is := range response.GetPods() {
+		if is.GetOutcome().GetResult() == binderv1.Outcome_RESULT_ASSUMED {
+			p := request.GetPods()[k]
+			b.ledger.applyLocked(cluster.PodAssumed{ID: cluster.PodID(p.GetId()), Node: cluster.NodeIndex(is.GetOutcome().GetNode()), Attempt: p.GetAttempt()})
+		}
+	}
+	if response != nil {
+		response.Version = wire.ToVersion(b.ledger.st.Version())
 	}
 	return response, err
 }

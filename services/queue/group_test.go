@@ -1,0 +1,98 @@
+package queue_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	"github.com/berth-scheduler/berth/internal/logs"
+	"github.com/berth-scheduler/berth/internal/rpc"
+)
+
+// written is a log that tests read while it is written.
+type written struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (w *written) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.Write(line)
+}
+
+func (w *written) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.String()
+}
+
+// TestAttemptsOfPodGroupsAreCountedAndLogged has groups that the binder places, as a whole or in part, or does not place, or refuses. What is tried again comes to the same.
+func TestAttemptsOfPodGroupsAreCountedAndLogged(t *testing.T) {
+	const assumed, noFit, gone, failed = binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_NO_FIT, binderv1.Outcome_RESULT_GONE, binderv1.Outcome_RESULT_FAILED
+	for name, tt := range map[string]struct {
+		results []binderv1.Outcome_Result // of the pods; nil: it is refused
+		want    string                    // the result that is counted
+	}{
+		"placed":       {[]binderv1.Outcome_Result{assumed, assumed}, "scheduled"},
+		"in part":      {[]binderv1.Outcome_Result{assumed, noFit}, "scheduled"},
+		"unplaced":     {[]binderv1.Outcome_Result{noFit, noFit}, "unschedulable"},
+		"one has gone": {[]binderv1.Outcome_Result{gone, noFit}, "unschedulable"},
+		"failed":       {[]binderv1.Outcome_Result{failed, failed}, "error"},
+		"refused":      {nil, "error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			w := newWorld(t, 1)
+			registry, log := prometheus.NewRegistry(), new(written)
+			w.metrics, w.log = registry, slog.New(logs.Text(log, logs.Options{Level: slog.LevelInfo - logs.Attempts}))
+			w.filterWorker("f1", nil)
+			w.scoreWorker("s1")
+			w.ledger.node("n1", 1000)
+			w.binder.grouping = func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+				if tt.results == nil {
+					return nil, rpc.Error(codes.InvalidArgument, "NO", "no")
+				}
+				response := new(binderv1.PlaceGroupResponse)
+				for k := range request.GetPods() {
+					response.Pods = append(response.Pods, &binderv1.GroupedPod{Outcome: &binderv1.Outcome{Result: tt.results[k]}})
+				}
+				return response, nil
+			}
+			for i := range 2 {
+				w.ledger.pod(fmt.Sprintf("g-%d", i), 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Group = "g" })
+			}
+			w.ledger.apply(cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: "g", UID: "g", Gang: true, MinCount: 2}})
+			w.queueMember("q1")
+			const attempts, seconds, algorithm = "scheduler_podgroup_schedule_attempts_total", "scheduler_podgroup_scheduling_attempt_duration_seconds", "scheduler_podgroup_scheduling_algorithm_duration_seconds"
+			labels := fmt.Sprintf(`{profile="default-scheduler",result=%q}`, tt.want)
+			var got map[string]float64
+			until(t, "the group has been tried", func() bool {
+				got = samples(t, registry)
+				maps.DeleteFunc(got, func(name string, _ float64) bool { return !strings.HasPrefix(name, "scheduler_podgroup_") })
+				return got[seconds+labels] > 0
+			})
+			want := map[string]bool{attempts + labels: true, seconds + labels: true, algorithm: true}
+			is := make(map[string]bool)
+			for name, n := range got {
+				is[name] = n > 0
+			}
+			if diff := cmp.Diff(want, is); diff != "" {
+				t.Errorf("what is counted (-want +got):\n%s", diff)
+			}
+			if line := `"Attempting to schedule pod group" shard=0 podGroup="default/g"`; !strings.Contains(log.String(), line) {
+				t.Errorf("%s is not logged:\n%s", line, log)
+			}
+		})
+	}
+}
