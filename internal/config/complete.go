@@ -266,14 +266,28 @@ func notes(cfg *configv1.KubeSchedulerConfiguration) []string {
 	ignored(completed.ClientConnection.ContentType != standard.ClientConnection.ContentType || completed.ClientConnection.AcceptContentTypes != "",
 		"clientConnection.contentType and acceptContentTypes are ignored: Berth speaks protobuf and accepts JSON")
 	for i := range cfg.Profiles {
-		if cfg.Profiles[i].Plugins == nil {
-			continue
-		}
-		for _, e := range cfg.Profiles[i].Plugins.MultiPoint.Enabled {
-			p := engine.PluginOf(e.Name)
-			ignored(p != nil && p.Unbuilt && p.Gated, fmt.Sprintf("profiles[%d]: the plugin %s, which kube-scheduler has behind a feature gate, is ignored: Berth does not have it yet", i, e.Name))
+		if cfg.Profiles[i].Plugins != nil {
+			out = append(out, groupNotes(field.NewPath("profiles").Index(i).Child("plugins"), cfg.Profiles[i].Plugins)...)
 		}
 	}
 	ignored(completed.DelayCacheUntilActive, "delayCacheUntilActive is ignored: a binder lists the cluster when it becomes active")
+	return out
+}
+
+// groupNotes says what a profile says in vain about placing PodGroups: they are followed wherever the API server serves them, and placed alike, in all profiles.
+func groupNotes(path *field.Path, p *configv1.Plugins) (out []string) {
+	for _, s := range pluginSets(p) {
+		placing := s.point == "placementGenerate" || s.point == "placementScore"
+		for i, e := range s.set.Disabled {
+			if plugin := engine.PluginOf(e.Name); placing || plugin != nil && plugin.OfGroups() {
+				out = append(out, fmt.Sprintf("%v is ignored: PodGroups are followed in every profile where the API server serves them. Pods that name none are placed each by itself", path.Child(s.point, "disabled").Index(i)))
+			}
+		}
+		for i, e := range s.set.Enabled {
+			if placing && weightOf(e) > 1 {
+				out = append(out, fmt.Sprintf("%v is ignored: all scores of placements count the same", path.Child(s.point, "enabled").Index(i).Child("weight")))
+			}
+		}
+	}
 	return out
 }

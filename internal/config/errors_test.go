@@ -117,7 +117,7 @@ func TestWhatBerthDoesNotHaveIsNamed(t *testing.T) {
 		{"enabled at a point", profile("{score: {enabled: [{name: DynamicResources, weight: 2}]}}", ""), "profiles[0].plugins.score.enabled[0]: " + notYet + "DynamicResources yet"},
 		{"enabled everywhere", profile("{multiPoint: {enabled: [{name: DynamicResources}]}}", ""), "profiles[0].plugins.multiPoint.enabled[0]: " + notYet + "DynamicResources yet"},
 		{"enabled after all are disabled", profile("{filter: {disabled: [{name: '*'}], enabled: [{name: NodeName}, {name: DynamicResources}]}}", ""), "profiles[0].plugins.filter.enabled[1]: " + notYet + "DynamicResources yet"},
-		{"behind a feature gate", profile("{permit: {enabled: [{name: GangScheduling}]}}", ""), notYet + "GangScheduling yet"},
+		{"a gang's plugin at a wrong point", profile("{filter: {enabled: [{name: GangScheduling}]}}", ""), "plugin does not extend FilterPlugin"},
 		{"arguments", args("DynamicResources", "{filterTimeout: 5s}"), "profiles[0].pluginConfig[0].args: " + notYet + "the plugin DynamicResources yet"},
 		{"enabled at postFilter", profile("{postFilter: {enabled: [{name: DynamicResources}]}}", ""), "profiles[0].plugins.postFilter.enabled[0]: " + notYet + "DynamicResources yet"},
 		{"preemption without preEnqueue", profile("{preEnqueue: {disabled: [{name: DefaultPreemption}]}}", ""), "DefaultPreemption cannot run at postFilter without preEnqueue"},
@@ -155,6 +155,7 @@ func TestWhatStandsByDefaultIsAccepted(t *testing.T) {
 		{"empty arguments", args("DynamicResources", "{}")},
 		{"arguments that name their kind", args("DynamicResources", "{apiVersion: kubescheduler.config.k8s.io/v1, kind: DynamicResourcesArgs, filterTimeout: 10s}")},
 		{"disabled", profile("{multiPoint: {disabled: [{name: VolumeBinding}]}, score: {disabled: [{name: DynamicResources}]}}", "")},
+		{"behind feature gates", profile("{permit: {enabled: [{name: GangScheduling}]}, multiPoint: {enabled: [{name: GangScheduling}, {name: TopologyPlacementGenerator}, {name: PodGroupPodsCount, weight: 1}]}}", "")},
 		{"an unknown name, disabled", profile("{score: {disabled: [{name: SelectorSpread}]}}", "")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -158,6 +158,7 @@ func (o *Options) SetGates(gates []string) error {
 			return fmt.Errorf("%q: want %s=true or %[2]s=false", gate, name)
 		case !taken:
 			*own[name] = on
+		case slices.Contains(asOn, name):
 		case on != is.on && (strings.HasPrefix(name, "DRA") || name == "DynamicResourceAllocation"):
 			return fmt.Errorf("%q: Berth has no dynamic resource allocation, and takes %s=%t, its default, alone: pods with resource claims stay pending", gate, name, is.on)
 		case on != is.on:
@@ -217,10 +218,14 @@ var meaningless = map[string]string{
 var families = []struct{ prefix, why string }{
 	{"DRA", "Berth has no dynamic resource allocation: pods with resource claims stay pending"},
 	{"DynamicResourceAllocation", "Berth has no dynamic resource allocation: pods with resource claims stay pending"},
-	{"GenericWorkload", noGroups}, {"TopologyAwareWorkloadScheduling", noGroups}, {"WorkloadAwarePreemption", noGroups},
+	{"GangScheduling", withGroups}, {"GenericWorkload", withGroups}, {"TopologyAwareWorkloadScheduling", withGroups},
+	{"WorkloadAwarePreemption", "pods of a PodGroup preempt nobody"},
 }
 
-const noGroups = "Berth has no groups of pods: each pod is placed by itself"
+const withGroups = "Berth places pods of PodGroups together, and as their topology says, wherever the API server serves PodGroups"
+
+// asOn are gates without which Berth does as kube-scheduler does with them.
+var asOn = []string{"GangScheduling", "GenericWorkload", "TopologyAwareWorkloadScheduling"}
 
 // ofServing are gates that say how the operators' endpoints are served: package secureport obeys them.
 var ofServing = []string{"AllowParsingUserUIDFromCertAuth", "CBORServingAndStorage", "RemoteRequestHeaderUID"}
@@ -239,8 +244,6 @@ func why(name string) string {
 		}
 	}
 	switch p := engine.PluginOf(name); {
-	case p != nil && p.OwnGate && p.Unbuilt:
-		return "Berth does not have the plugin of that name"
 	case p != nil && p.OwnGate:
 		return "the plugin of that name runs, unless a profile disables it"
 	}

@@ -5,6 +5,11 @@ var (
 	schedulingGates = Descriptor{Name: "SchedulingGates", Points: []string{"preEnqueue"}, Judges: []Aspect{Gates}}
 	prioritySort    = Descriptor{Name: "PrioritySort", Points: []string{"queueSort"}}
 	defaultBinder   = Descriptor{Name: "DefaultBinder", Points: []string{"bind"}}
+
+	// PodGroups are followed wherever the API server serves them, whatever profiles say.
+	gangScheduling             = Descriptor{Name: "GangScheduling", Points: []string{"preEnqueue", "permit"}, Gated: true, OwnGate: true, Judges: []Aspect{Groups}}
+	topologyPlacementGenerator = Descriptor{Name: "TopologyPlacementGenerator", Points: []string{"placementGenerate"}, Gated: true}
+	podGroupPodsCount          = Descriptor{Name: "PodGroupPodsCount", Points: []string{"placementScore"}, Gated: true}
 )
 
 // The plugins of kube-scheduler's that Berth does not have.
@@ -16,7 +21,4 @@ var (
 		Judges:     []Aspect{Claims},
 		postFilter: func(string) string { return "no new claims to deallocate" },
 	}
-	gangScheduling             = Descriptor{Name: "GangScheduling", Points: []string{"preEnqueue", "permit"}, Gated: true, OwnGate: true, Unbuilt: true, Judges: []Aspect{Groups}}
-	topologyPlacementGenerator = Descriptor{Name: "TopologyPlacementGenerator", Points: []string{"placementGenerate"}, Gated: true, Unbuilt: true}
-	podGroupPodsCount          = Descriptor{Name: "PodGroupPodsCount", Points: []string{"placementScore"}, Gated: true, Unbuilt: true}
 )

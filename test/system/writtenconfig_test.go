@@ -8,6 +8,9 @@ import (
 	"testing"
 )
 
+// podGroupGates are those by which kube-scheduler follows PodGroups.
+const podGroupGates = "GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true,WorkloadAwarePreemption=true"
+
 // TestWhatKubeSchedulerWritesIsTaken has Berth read what kube-scheduler writes with --write-config-to, with the gates that change it, and write by default what it has read.
 func TestWhatKubeSchedulerWritesIsTaken(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "scheduler.conf") // of a cluster that nobody asks
@@ -21,7 +24,7 @@ current-context: a
 		t.Fatal(err)
 	}
 	theirs, ours := kubeScheduler(t), asKubeScheduler(t)
-	for _, gates := range []string{"", "AllAlpha=true", "AllAlpha=true,AllBeta=true", "AllBeta=false", "GenericWorkload=true,GangScheduling=true", "StorageCapacityScoring=true", "DRAExtendedResource=false,DRADeviceTaints=false"} {
+	for _, gates := range []string{"", "AllAlpha=true", "AllAlpha=true,AllBeta=true", "AllBeta=false", "GenericWorkload=true,GangScheduling=true", podGroupGates, "StorageCapacityScoring=true", "DRAExtendedResource=false,DRADeviceTaints=false"} {
 		dir := t.TempDir()
 		file := map[string]string{theirs: filepath.Join(dir, "theirs.yaml"), ours: filepath.Join(dir, "ours.yaml")}
 		run := func(program string, more ...string) {

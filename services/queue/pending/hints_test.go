@@ -705,7 +705,7 @@ var otherHintCases = []struct {
 	{"VolumeBinding", 16, "Berth does not judge pods with volumes"},
 	{"NodeVolumeLimits", 5, "Berth does not judge pods with volumes"},
 	{"DeviceClass, for NodeResourcesFit", 3, "Berth does not judge pods with devices"},
-	{"GangScheduling", 2, "it is off, and Berth does not have it"},
+	{"GangScheduling", 2, "who waits for its group is found out anew with each change of it"},
 	{"PodTopologySpread without queueing hints", 1, "queueing hints cannot be switched off"},
 }
 
