@@ -382,6 +382,23 @@ func TestWhatMeansNothingToBerthIsNoted(t *testing.T) {
 	}
 }
 
+// PodGroups are followed in all profiles: what kube-scheduler writes with its gates on says nothing that has to be noted, and what would not have them followed is.
+func TestThatPodGroupsCannotBeSwitchedOffInAProfileIsNoted(t *testing.T) {
+	const vain = " is ignored: PodGroups are followed in every profile where the API server serves them. Pods that name none are placed each by itself"
+	for plugins, want := range map[string][]string{
+		"{multiPoint: {enabled: [{name: GangScheduling}, {name: TopologyPlacementGenerator}, {name: PodGroupPodsCount, weight: 1}]}}": nil,
+		"{multiPoint: {disabled: [{name: ImageLocality}, {name: GangScheduling}]}}":                                                   {"profiles[0].plugins.multiPoint.disabled[1]" + vain},
+		"{permit: {disabled: [{name: GangScheduling}]}, score: {disabled: [{name: ImageLocality}]}}":                                  {"profiles[0].plugins.permit.disabled[0]" + vain},
+		"{placementScore: {disabled: [{name: '*'}], enabled: [{name: NodeResourcesFit, weight: 2}]}}": {
+			"profiles[0].plugins.placementScore.disabled[0]" + vain, "profiles[0].plugins.placementScore.enabled[0].weight is ignored: all scores of placements count the same",
+		},
+	} {
+		if diff := cmp.Diff(want, mustComplete(t, profile(plugins, "")).Notes); diff != "" {
+			t.Errorf("%s: notes (-want +got):\n%s", plugins, diff)
+		}
+	}
+}
+
 func TestExtendersDecideWhichResourcesAreIgnored(t *testing.T) {
 	const fit = "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {ignoredResources: [example.com/own], ignoredResourceGroups: [example.org]}}]}]\n"
 	for _, tt := range []struct {

@@ -29,6 +29,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -259,6 +260,20 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 	create(pod("high", "3", "high"))
 	bound("high")
 	c.repeatReport(t, "huge")
+	if _, err := client.SchedulingV1alpha2().PodGroups("default").Create(within(t), &schedulingv1alpha2.PodGroup{
+		ObjectMeta: metav1.ObjectMeta{Name: "pair"},
+		Spec: schedulingv1alpha2.PodGroupSpec{SchedulingPolicy: schedulingv1alpha2.PodGroupSchedulingPolicy{
+			Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: 2},
+		}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"pair-0", "pair-1"} {
+		p := pod(name, "10m", "")
+		p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("pair")}
+		create(p)
+	}
+	bound("pair-1")
 	// People may ask the gateway what RBAC lets them, and nobody else may.
 	for _, name := range []string{"reader", "scraper", "stranger"} {
 		if _, err := client.CoreV1().ServiceAccounts("default").Create(within(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -90,6 +91,22 @@ func awaitGang(ctx context.Context, t *testing.T, cp *kubetest.ControlPlane, gro
 	return nodes
 }
 
+// awaitDecided waits until the PodGroupScheduled condition of a group says what it is to.
+func awaitDecided(t *testing.T, cp *kubetest.ControlPlane, group string, status metav1.ConditionStatus, reason, message string) {
+	t.Helper()
+	berthtest.Await(t, berthtest.Patience, "the condition of "+group, func(ctx context.Context) error {
+		is, err := cp.Client().SchedulingV1alpha2().PodGroups("default").Get(ctx, group, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(is.Status.Conditions, schedulingv1alpha2.PodGroupScheduled)
+		if c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, message) {
+			return fmt.Errorf("it is %+v", c)
+		}
+		return nil
+	})
+}
+
 func sum(nodes map[string]int) (n int) {
 	for _, k := range nodes {
 		n += k
@@ -136,6 +153,7 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 	}
 	members(ctx, t, cp, "late", "", 3, 4, "1")
 	awaitGang(ctx, t, cp, "late", 4)
+	awaitDecided(t, cp, "late", metav1.ConditionTrue, "Scheduled", "")
 
 	// 2. One that wants a rack gets one, and none is placed if no rack has room for all.
 	gang(ctx, t, cp, "racked", 3, rackLabel)
@@ -167,6 +185,8 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 		return nil
 	})
 
+	awaitDecided(t, cp, "wide", metav1.ConditionFalse, "Unschedulable", "pod group is unschedulable")
+
 	// 3. One that does not fit holds nothing, and is placed when there is room.
 	gang(ctx, t, cp, "large", 6, "")
 	members(ctx, t, cp, "large", "", 0, 6, "3500m")
@@ -180,6 +200,7 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 		}
 		return nil
 	})
+	awaitDecided(t, cp, "large", metav1.ConditionFalse, "Unschedulable", "of at least 6 pods fit")
 	gang(ctx, t, cp, "small", 2, "")
 	members(ctx, t, cp, "small", "", 0, 2, "500m")
 	awaitGang(ctx, t, cp, "small", 2)
@@ -187,6 +208,7 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitGang(ctx, t, cp, "large", 6)
+	awaitDecided(t, cp, "large", metav1.ConditionTrue, "Scheduled", "")
 	checkCluster(t, cp)
 	if twice := watcher.BoundTwice(); len(twice) > 0 {
 		t.Errorf("bound twice: %v", twice)
