@@ -219,13 +219,13 @@ var families = []struct{ prefix, why string }{
 	{"DRA", "Berth has no dynamic resource allocation: pods with resource claims stay pending"},
 	{"DynamicResourceAllocation", "Berth has no dynamic resource allocation: pods with resource claims stay pending"},
 	{"GangScheduling", withGroups}, {"GenericWorkload", withGroups}, {"TopologyAwareWorkloadScheduling", withGroups},
-	{"WorkloadAwarePreemption", "pods of a PodGroup preempt nobody"},
+	{"WorkloadAwarePreemption", withGroups},
 }
 
-const withGroups = "Berth places pods of PodGroups together, and as their topology says, wherever the API server serves PodGroups"
+const withGroups = "Berth places pods of PodGroups together, as their topology says, and preempts for them as a whole, wherever the API server serves PodGroups"
 
 // asOn are gates without which Berth does as kube-scheduler does with them.
-var asOn = []string{"GangScheduling", "GenericWorkload", "TopologyAwareWorkloadScheduling"}
+var asOn = []string{"GangScheduling", "GenericWorkload", "TopologyAwareWorkloadScheduling", "WorkloadAwarePreemption"}
 
 // ofServing are gates that say how the operators' endpoints are served: package secureport obeys them.
 var ofServing = []string{"AllowParsingUserUIDFromCertAuth", "CBORServingAndStorage", "RemoteRequestHeaderUID"}

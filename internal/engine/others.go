@@ -22,3 +22,8 @@ var (
 		postFilter: func(string) string { return "no new claims to deallocate" },
 	}
 )
+
+// OfGroups reports whether it is about PodGroups alone.
+func (d *Descriptor) OfGroups() bool {
+	return d == &gangScheduling || d == &topologyPlacementGenerator || d == &podGroupPodsCount
+}

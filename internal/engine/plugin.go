@@ -67,11 +67,6 @@ type Descriptor struct {
 	postFilter func(preemption string) string
 }
 
-// OfGroups reports whether it is about PodGroups alone.
-func (d *Descriptor) OfGroups() bool {
-	return d == &gangScheduling || d == &topologyPlacementGenerator || d == &podGroupPodsCount
-}
-
 // Reason is a text of kube-scheduler's.
 type Reason struct {
 	Text string

@@ -27,6 +27,9 @@ var listed = regexp.MustCompile(`kubectl get (nodes,[a-z,]+)`)
 func TestAFileOfAClusterIsSaidToHaveAllThatIsRead(t *testing.T) {
 	var all []string
 	for _, kind := range manifest.Kinds() {
+		if kind == manifest.KindPodGroup {
+			continue // most API servers do not serve it, and kubectl then answers nothing at all
+		}
 		resource, _ := manifest.Resource(kind)
 		all = append(all, resource)
 	}

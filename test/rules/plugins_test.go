@@ -34,6 +34,7 @@ var namesPlugins = []struct{ file, reason string }{
 	{"internal/config/profile.go", "as above"},
 	{"internal/config/convert.go", "what old configurations meant is the past: no new plugin has one, and the texts tell people what became of it"},
 	{"internal/config/convert_plugins.go", "as above"},
+	{"internal/config/gates.go", "feature gates of kube-scheduler have plugins' names"},
 	{"internal/command/cluster_flags.go", "two flags are arguments of one plugin, by their type in kube-scheduler's API"},
 }
 

@@ -211,5 +211,5 @@ func (q *Queue) Group(a Attempt) (cluster.GroupKey, bool) {
 	return cluster.GroupKey{}, false
 }
 
-// gangScheduling is the plugin that counts for pods that wait for their group.
-var gangScheduling = engine.JudgeOf(engine.Groups)
+// ofGroups is the plugin that counts for pods that wait for their group.
+var ofGroups = engine.JudgeOf(engine.Groups)

@@ -36,7 +36,7 @@ func (r rejections) add(e *entry, n int) {
 		case is != nil && is.plugin != "":
 			r.count(Rejection{e.pod.Class, is.plugin}, n)
 		case e.group != nil && e.group.lacking != "":
-			r.count(Rejection{e.pod.Class, gangScheduling}, n)
+			r.count(Rejection{e.pod.Class, ofGroups}, n)
 		}
 	case Active, Backoff, Unschedulable:
 		for i, v := range e.verdicts {
