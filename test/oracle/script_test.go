@@ -317,6 +317,9 @@ func (s *script) Preempted(context.Context, source.Eviction) error { return nil 
 
 func (s *script) Unsupported(context.Context, source.Unsupported) error { return nil }
 
+// GroupDecided records nothing.
+func (s *script) GroupDecided(context.Context, source.Report) error { return nil }
+
 // Unschedulable records which node a pod is nominated to, if the report says so, and nothing else.
 func (s *script) Unschedulable(ctx context.Context, r source.Report) error {
 	if !r.Nominate {

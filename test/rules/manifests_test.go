@@ -311,7 +311,7 @@ func TestWhatBindersMayWriteIsOnThePageOfGoingBack(t *testing.T) {
 		t.Fatalf("%s has no table of what is written", page)
 	}
 	row := map[string]string{
-		"pods": "deletion of victims", "pods/binding": "the binding subresource", "pods/status": "conditions `PodScheduled`", "podgroups/status": "conditions `PodGroupScheduled`", "events": "| events |", "leases": "the Lease",
+		"pods": "deletion of victims", "pods/binding": "the binding subresource", "pods/status": "conditions `PodScheduled`", "podgroups/status": "the condition `PodGroupScheduled`", "events": "| events |", "leases": "the Lease",
 		"persistentvolumes": "`spec.claimRef` of PersistentVolumes", "persistentvolumeclaims": "`volume.kubernetes.io/selected-node` of PersistentVolumeClaims",
 	}
 	reads, written := []string{"get", "list", "watch"}, 0
