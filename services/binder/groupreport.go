@@ -40,7 +40,7 @@ func (g *grouped) decision(err error) (reason, message string) {
 	switch {
 	case len(g.open) == 0:
 		return "", ""
-	case g.found.Placed:
+	case g.found.Placed, g.found.Message == "": // enough of it have nodes, whatever keeps others from theirs
 		return source.Scheduled, ""
 	}
 	return reasonUnschedulable, g.found.Message
