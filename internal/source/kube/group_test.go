@@ -67,7 +67,7 @@ func TestThePodGroupScheduledConditionOfAPodGroupSaysWhatHasComeOfIt(t *testing.
 	if is := decided("Unschedulable", "nobody watches"); len(is.Status.Conditions) > 0 {
 		t.Errorf("of a group that was never seen it is written %v", is.Status.Conditions)
 	}
-	r := sourcetest.Record(t, s).Synced()
+	sourcetest.Record(t, s).Synced()
 
 	// 1. It says why, and nothing twice: neither the watch nor another call need have come in between.
 	began, last := now, group.ResourceVersion
@@ -102,7 +102,7 @@ func TestThePodGroupScheduledConditionOfAPodGroupSaysWhatHasComeOfIt(t *testing.
 		t.Fatal(err)
 	}
 	s = newSource(t, cfg)
-	r = sourcetest.Record(t, s).Synced()
+	r := sourcetest.Record(t, s).Synced()
 	is := decided("Scheduled", "")
 	if len(is.Status.Conditions) != 2 || !meta.IsStatusConditionTrue(is.Status.Conditions, "PodGroupScheduled") || !meta.IsStatusConditionFalse(is.Status.Conditions, "DisruptionTarget") {
 		t.Errorf("the conditions are %+v", is.Status.Conditions)
