@@ -39,6 +39,8 @@ const (
 	RuleCard       Rule = "no card is two pods', but for shares that it has room for"
 	RuleGrant      Rule = "a pod has the cards that it has asked for, of its own node, from its bind on"
 	RuleUnfit      Rule = "only cards that are told to be healthy are given"
+	RuleWhole      Rule = "a gang is placed as a whole, or not at all"
+	RuleDomain     Rule = "a gang is in one domain"
 	RuleHistory    Rule = "the history is whole"
 )
 
@@ -107,6 +109,7 @@ func Check(entries []Entry) []Violation {
 		intents: map[placement]span{}, meant: map[string]string{}, left: map[string]map[placement]held{}, pods: map[string]*podState{}, named: map[string]*podState{}, nodes: map[string]*nodeState{}, groups: map[string]*groupState{},
 		volumes: newVolumesState(),
 		given:   newCardsState(entries),
+		gangs:   map[string]*gangState{}, firsts: map[string]first{}, unbound: unanswered(entries),
 	}
 	c.keys(inOrder(entries, func(e Entry) (int64, bool) {
 		if e.Key == nil {
@@ -174,6 +177,9 @@ type checker struct {
 	groups  map[string]*groupState
 	volumes volumesState
 	given   cardsState
+	gangs   map[string]*gangState // by name, with the namespace
+	firsts  map[string]first      // by uid
+	unbound map[string]bool       // uids of pods of which a bind was refused or not answered
 }
 
 func (c *checker) report(rule Rule, at Micros, format string, args ...any) {
@@ -251,6 +257,9 @@ func (c *checker) keys(entries []Entry) {
 				recorded, again := c.intents[where]
 				if !again {
 					recorded.from = e.At
+				}
+				if _, again := c.firsts[in[0]]; !again {
+					c.firsts[in[0]] = first{k.Revision, e.At}
 				}
 				recorded.to = e.At
 				c.intents[where], c.meant[in[0]] = recorded, in[3]
@@ -351,6 +360,7 @@ type podState struct {
 	name   string
 	pod    *corev1.Pod // with its node
 	gone   bool
+	goneAt Micros
 	reason string
 	grant  string // what its annotations said of its cards when it was bound; empty: it is not bound
 }
@@ -398,6 +408,8 @@ func (c *checker) objects(entries []Entry) {
 			c.volume(e.At, o)
 		case o.Claim != nil:
 			c.claim(e.At, o)
+		case o.Group != nil:
+			c.group(e.At, o)
 		case o.Told != nil:
 			c.given.tell(e.At, o)
 		case o.Deleted:
@@ -445,7 +457,7 @@ func (c *checker) deleted(at Micros, o *Object) {
 		return
 	}
 	c.leaving(at, p)
-	p.gone = true
+	p.gone, p.goneAt = true, at
 	c.given.release(p.uid)
 	delete(c.named, o.Name)
 	if n := c.nodes[p.pod.Spec.NodeName]; n != nil {
@@ -467,6 +479,9 @@ func (c *checker) changed(at Micros, o *Object) {
 				c.groups[name] = &groupState{pods: map[string]*podState{}}
 			}
 			c.groups[name].pods[o.UID] = p
+		}
+		if g := c.gangOf(p); g != nil {
+			g.members[o.UID] = p
 		}
 	}
 	if p.gone {
@@ -509,6 +524,7 @@ func (c *checker) bound(at Micros, revision int64, p *podState) {
 	}
 	n.pods[p.uid] = p
 	c.seated(at, revision, p, n)
+	c.ganged(at, revision, p, decided.from)
 	// The newest version of the node first. If none of those that Berth can have known of will do, it was Berth's doing. Whoever
 	// was placed last on the node knew of all others.
 	last := decided.to
@@ -573,8 +589,9 @@ func (c *checker) problems(node *corev1.Node, n *nodeState, p *podState) []Viola
 	return out
 }
 
-// leaving judges the group of a pod that goes: it is the last time that this can be done.
+// leaving judges the group of a pod that goes: it is the last time that this can be done. Of its gang it is not judged any more how long binds take.
 func (c *checker) leaving(at Micros, p *podState) {
+	c.ungang(p)
 	if g := c.groups[p.pod.Labels[labelGroup]]; g != nil && !g.broke {
 		c.spread(at, g)
 		g.broke = true
@@ -666,7 +683,7 @@ func (c *checker) ends(entries []Entry) {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(c.pods)) {
 		p := c.pods[uid]
-		if p.gone || p.pod.Spec.NodeName != "" {
+		if p.gone || p.pod.Spec.NodeName != "" || gangName(p.pod) != "" {
 			continue
 		}
 		switch fits := !fitsNowhere(p.pod) && c.volumes.admits(p.pod); {
@@ -676,4 +693,5 @@ func (c *checker) ends(entries []Entry) {
 			c.report(RuleLost, over, "pod %s fits nowhere, but its condition says %q", p.name, p.reason)
 		}
 	}
+	c.gangsEnd(over)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 )
 
 // Entry is one line of a history: when it was recorded, and one of the other fields.
@@ -52,10 +53,10 @@ type Key struct {
 	Deleted  bool   `json:"deleted,omitempty"`
 }
 
-// Object is a change of a pod, a node, a volume, a claim or an Scv, as the API server, or the local source, has stored it.
+// Object is a change of a pod, a node, a volume, a claim, a PodGroup or an Scv, as the API server, or the local source, has stored it.
 type Object struct {
 	Revision int64  `json:"revision"`
-	Name     string `json:"name"` // of a pod or a claim with its namespace
+	Name     string `json:"name"` // of a pod, a claim or a PodGroup with its namespace
 	UID      string `json:"uid,omitempty"`
 	Deleted  bool   `json:"deleted,omitempty"`
 
@@ -77,6 +78,8 @@ type Object struct {
 	Volume *corev1.PersistentVolume      `json:"volume,omitempty"`
 	Claim  *corev1.PersistentVolumeClaim `json:"claim,omitempty"`
 
+	Group *schedulingv1alpha2.PodGroup `json:"group,omitempty"` // of a PodGroup: what scheduling reads of it; nothing is in it if it was deleted
+
 	Told *Told `json:"told,omitempty"` // of an Scv, which has the name of a node
 }
 
@@ -94,7 +97,7 @@ type ToldCard struct {
 
 // ofPod reports whether it is a change of a pod.
 func (o *Object) ofPod() bool {
-	return o.Node == nil && o.Volume == nil && o.Claim == nil && o.Told == nil
+	return o.Node == nil && o.Volume == nil && o.Claim == nil && o.Group == nil && o.Told == nil
 }
 
 // Call is a request whose answer the harness saw: a bind of Berth's on its way through the proxy, or one of its own.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -28,6 +29,7 @@ const (
 	keyConditions = keyLocal + "conditions/"
 	keyVolumes    = keyLocal + "persistentvolumes/"
 	keyClaims     = keyLocal + "persistentvolumeclaims/"
+	keyGroups     = keyLocal + "podgroups/"
 )
 
 // localStore is the store that Berth's local source is: what changes goes through the gateways, whichever answers, and what is
@@ -166,6 +168,24 @@ func (s *localStore) deleteVolume(ctx context.Context, name string, _ types.UID)
 	return s.remove(ctx, "PersistentVolume", "", name)
 }
 
+func (s *localStore) groups(ctx context.Context) ([]schedulingv1alpha2.PodGroup, error) {
+	return listed[schedulingv1alpha2.PodGroup](ctx, s, keyGroups)
+}
+
+// createGroup has no priority classes to look up, and says the priority itself.
+func (s *localStore) createGroup(ctx context.Context, g *schedulingv1alpha2.PodGroup) error {
+	g = g.DeepCopy()
+	g.TypeMeta = metav1.TypeMeta{APIVersion: schedulingv1alpha2.SchemeGroupVersion.String(), Kind: "PodGroup"}
+	if g.Spec.PriorityClassName == classUrgent {
+		g.Spec.Priority = new(int32(urgentPriority))
+	}
+	return s.apply(ctx, g)
+}
+
+func (s *localStore) deleteGroup(ctx context.Context, namespace, name string) error {
+	return s.remove(ctx, "PodGroup", namespace, name)
+}
+
 func (s *localStore) provisions() bool { return false }
 
 // stored reads an object from etcd, and reports whether it is there.
@@ -268,7 +288,7 @@ type localPlacement struct {
 	Time                          time.Time
 }
 
-// read returns the object of a change; nil if it is of no pod, node, volume or claim, or of a pod that has gone.
+// read returns the object of a change; nil if it is of no pod, node, volume, claim or PodGroup, or of a pod that has gone.
 func (r *localReader) read(e etcdEvent) (*Object, error) {
 	if r.names == nil {
 		r.names, r.uids, r.placed, r.reasons = map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
@@ -308,6 +328,14 @@ func (r *localReader) read(e etcdEvent) (*Object, error) {
 		}
 		o.Name = strings.TrimPrefix(key, keyClaims)
 		o.UID, o.Claim = string(c.UID), trimClaim(c)
+		return o, nil
+	case strings.HasPrefix(key, keyGroups):
+		g := &schedulingv1alpha2.PodGroup{}
+		if err := decode(g); err != nil {
+			return nil, err
+		}
+		o.Name = strings.TrimPrefix(key, keyGroups)
+		o.UID, o.Group = string(g.UID), trimGroup(g)
 		return o, nil
 	case strings.HasPrefix(key, keyPods):
 		o.Name = strings.TrimPrefix(key, keyPods)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 
@@ -21,6 +22,7 @@ const (
 	// These are between the others.
 	registryVolumes = registry + "persistentvolumes/"
 	registryClaims  = registry + "persistentvolumeclaims/"
+	registryGroups  = registry + "podgroups/"
 
 	registryScvs = registry + scv.Group + "/" + scv.Resource + "/"
 )
@@ -42,6 +44,8 @@ func (r *objectReader) read(e etcdEvent) (*Object, error) {
 		o.Volume = &corev1.PersistentVolume{}
 	} else if o.Name, is = strings.CutPrefix(key, registryClaims); is {
 		o.Claim = &corev1.PersistentVolumeClaim{}
+	} else if o.Name, is = strings.CutPrefix(key, registryGroups); is {
+		o.Group = &schedulingv1alpha2.PodGroup{}
 	} else if o.Name, is = strings.CutPrefix(key, registryScvs); is {
 		o.Told = &Told{}
 	} else {
@@ -77,6 +81,8 @@ func (r *objectReader) read(e etcdEvent) (*Object, error) {
 		o.UID, o.Volume = string(object.UID), trimVolume(object)
 	case *corev1.PersistentVolumeClaim:
 		o.UID, o.Claim = string(object.UID), trimClaim(object)
+	case *schedulingv1alpha2.PodGroup:
+		o.UID, o.Group = string(object.UID), trimGroup(object)
 	}
 	return o, nil
 }
@@ -112,6 +118,11 @@ func trimClaim(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	}
 }
 
+// trimGroup keeps what scheduling reads of a PodGroup.
+func trimGroup(g *schedulingv1alpha2.PodGroup) *schedulingv1alpha2.PodGroup {
+	return &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: g.Name, UID: g.UID, DeletionTimestamp: g.DeletionTimestamp}, Spec: g.Spec}
+}
+
 // trimPod keeps what scheduling reads of a pod but where it is.
 func trimPod(p *corev1.Pod) *corev1.Pod {
 	small := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels}}
@@ -121,7 +132,7 @@ func trimPod(p *corev1.Pod) *corev1.Pod {
 	s := &p.Spec
 	small.Spec = corev1.PodSpec{
 		NodeSelector: s.NodeSelector, Affinity: s.Affinity, TopologySpreadConstraints: s.TopologySpreadConstraints,
-		Tolerations: s.Tolerations, Overhead: s.Overhead, SchedulerName: s.SchedulerName,
+		Tolerations: s.Tolerations, Overhead: s.Overhead, SchedulerName: s.SchedulerName, SchedulingGroup: s.SchedulingGroup,
 	}
 	for _, v := range s.Volumes {
 		if v.PersistentVolumeClaim != nil {

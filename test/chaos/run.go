@@ -57,6 +57,9 @@ type config struct {
 	dir       string // of the history and of everything else that is left behind; it must not exist
 }
 
+// gangs reports whether there are gangs: an older Berth may not know them, and would place each of their pods by itself.
+func (c config) gangs() bool { return c.older == "" }
+
 // cards reports whether there are cards: Yoda reads of them at an API server, and an older Berth may not know what plugins choose.
 func (c config) cards() bool {
 	return c.yoda != "" && c.source == sourceKube && c.older == ""
@@ -106,7 +109,11 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	if cfg.source == sourceKube {
-		if w.control, err = kubetest.Start(ctx, filepath.Join(cfg.dir, "control-plane"), kubetest.Options{}); err != nil {
+		var options kubetest.Options
+		if cfg.gangs() {
+			options.APIServerFlags = kubetest.PodGroups
+		}
+		if w.control, err = kubetest.Start(ctx, filepath.Join(cfg.dir, "control-plane"), options); err != nil {
 			return err
 		}
 		defer w.control.Stop()
@@ -324,7 +331,7 @@ func (w *world) recordObject(o *Object) {
 	}
 }
 
-// recordObjects records what changes of pods, nodes, volumes and claims, and of Scvs if there are any.
+// recordObjects records what changes of pods, nodes, volumes, claims and PodGroups, and of Scvs if there are any.
 func (w *world) recordObjects(ctx context.Context) error {
 	reader := objectReader{seen: map[string]bool{}}
 	var failed error
@@ -369,7 +376,7 @@ func (w *world) work(ctx context.Context) error {
 		}
 	}
 	load := newWorkload(w.store, w.record, w.cfg.seed, w.cfg.rate)
-	load.seats, load.cards = w.plugins != nil, w.yoda != nil
+	load.seats, load.cards, load.gangs = w.plugins != nil, w.yoda != nil, w.cfg.gangs()
 	starting, started := context.WithTimeout(ctx, startLimit)
 	err := load.start(starting)
 	started()
@@ -454,7 +461,7 @@ func (w *world) work(ctx context.Context) error {
 	})
 }
 
-// settled reports whether all pods have a node but those that fit nowhere, or whose claims cannot be bound, these have a condition that says so,
+// settled reports whether all pods have a node but those that fit nowhere, or of whose gang a pod lacks, or whose claims cannot be bound, these have a condition that says so,
 // and all binds are decided.
 func (w *world) settled(ctx context.Context) (bool, error) {
 	pods, err := w.store.pods(ctx)
@@ -479,7 +486,7 @@ func (w *world) settled(ctx context.Context) (bool, error) {
 		for _, c := range p.Status.Conditions {
 			told = told || c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
 		}
-		if p.Spec.NodeName == "" && !(told && (fitsNowhere(p) || !there.admits(p))) {
+		if p.Spec.NodeName == "" && p.Labels[labelClass] != classShort && !(told && (fitsNowhere(p) || !there.admits(p))) {
 			return false, nil
 		}
 	}

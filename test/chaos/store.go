@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,6 +38,10 @@ type store interface {
 	createVolume(ctx context.Context, v *corev1.PersistentVolume) error
 	// deleteVolume removes a volume, unless it is another one by now.
 	deleteVolume(ctx context.Context, name string, uid types.UID) error
+	// groups returns all PodGroups that there are.
+	groups(ctx context.Context) ([]schedulingv1alpha2.PodGroup, error)
+	createGroup(ctx context.Context, g *schedulingv1alpha2.PodGroup) error
+	deleteGroup(ctx context.Context, namespace, name string) error
 	// provisions reports whether volumes are made for claims.
 	provisions() bool
 	outcome(error) Outcome
@@ -150,6 +155,26 @@ func (s kubeStore) createVolume(ctx context.Context, v *corev1.PersistentVolume)
 
 func (s kubeStore) deleteVolume(ctx context.Context, name string, uid types.UID) error {
 	return s.client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(uid))})
+}
+
+// groups returns none if the API server does not serve PodGroups.
+func (s kubeStore) groups(ctx context.Context) ([]schedulingv1alpha2.PodGroup, error) {
+	list, err := s.client.SchedulingV1alpha2().PodGroups(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+func (s kubeStore) createGroup(ctx context.Context, g *schedulingv1alpha2.PodGroup) error {
+	_, err := s.client.SchedulingV1alpha2().PodGroups(g.Namespace).Create(ctx, g, metav1.CreateOptions{})
+	return err
+}
+
+func (s kubeStore) deleteGroup(ctx context.Context, namespace, name string) error {
+	return s.client.SchedulingV1alpha2().PodGroups(namespace).Delete(ctx, name, metav1.DeleteOptions{})
 }
 
 func (s kubeStore) provisions() bool { return true }

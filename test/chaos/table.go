@@ -26,6 +26,8 @@ type Summary struct {
 	// after the next election.
 	Failovers []time.Duration
 	Seated    int       // seated pods that were bound
+	Gangs     int       // gangs of which enough pods were bound at a time
+	Ganged    int       // pods of gangs that were bound
 	Carded    int       // carded pods that were bound
 	Placing   []Placing // of probes: without a fault, and during each kind of fault to plugin services, if there was one
 }
@@ -193,6 +195,7 @@ func Summarize(entries []Entry) Summary {
 		c.Median = median(pauses[c.Kind])
 		s.Faults = append(s.Faults, *c)
 	}
+	s.Gangs, s.Ganged = gangsWhole(entries)
 	s.Placing = placing(windows, slices.Collect(maps.Values(probes)))
 	slices.SortFunc(s.Faults, func(a, b FaultCount) int { return cmp.Compare(a.Kind, b.Kind) })
 	return s
@@ -289,6 +292,9 @@ func (s Summary) print(out io.Writer, violations []Violation) {
 	}
 	if s.Seated > 0 {
 		fmt.Fprintf(out, "%d pods of plugin services bound\n", s.Seated)
+	}
+	if s.Ganged > 0 {
+		fmt.Fprintf(out, "%d gangs placed, with %d pods\n", s.Gangs, s.Ganged)
 	}
 	if s.Carded > 0 {
 		fmt.Fprintf(out, "%d pods with cards bound\n", s.Carded)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,10 +46,10 @@ const (
 	classUntold = "untold" // cannot be told to replicas, and so must not be placed
 )
 
-// fitsNowhere reports whether a pod must stay without a node, and be told so.
+// fitsNowhere reports whether a pod must stay without a node, and be told so, unless nothing is tried for it.
 func fitsNowhere(p *corev1.Pod) bool {
 	class := p.Labels[labelClass]
-	return class == classHuge || class == classUntold || class == classUnclaimed
+	return class == classHuge || class == classUntold || class == classUnclaimed || class == classShort
 }
 
 // How fast the workload is.
@@ -68,17 +69,19 @@ type workload struct {
 	store  store
 	record *Recorder
 	rng    *rand.Rand
-	rate   float64 // pods created per second, besides probes, those with claims, and seated and carded ones
+	rate   float64 // pods created per second, besides probes, those with claims, seated and carded ones, and gangs
 	seats  bool    // there are seated pods
 	cards  bool    // there are carded pods
+	gangs  bool    // there are gangs
 
 	number int
 	live   []livePod
 	again  map[string]bool
-	unused []string // claims that are to be deleted
+	unused []string                                // claims that are to be deleted
+	groups map[string]*schedulingv1alpha2.PodGroup // by namespace and name, when all were listed
 }
 
-// livePod is a pod, or all pods of a group, that the workload has created and not yet deleted.
+// livePod is a pod, or all pods of a group or a gang, that the workload has created and not yet deleted.
 type livePod struct {
 	namespace string
 	names     []string
@@ -87,6 +90,8 @@ type livePod struct {
 	cpu       int64 // requested by all of them together
 	cards     int   // asked for by all of them together, when all were listed
 	class     string
+	gang      string // the name of their PodGroup
+	urgent    bool   // of a gang: they preempt others
 	waits     bool   // one of them had no node when all were listed
 	expire    Micros // of probes
 	ended     bool   // of a carded pod
@@ -112,7 +117,9 @@ func node(i int) *corev1.Node {
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		},
 	}
-	if i >= plainNodes {
+	if i < plainNodes {
+		n.Labels[rackLabel] = rack(i)
+	} else {
 		n.Labels[pool] = probePool
 		n.Spec.Taints = []corev1.Taint{{Key: pool, Value: probePool, Effect: corev1.TaintEffectNoSchedule}}
 	}
@@ -162,6 +169,9 @@ func (w *workload) start(ctx context.Context) error {
 	for i := range 3 {
 		w.create(ctx, 0, pod(classHuge, fmt.Sprintf("huge-%d", i), 10*nodeCPU))
 	}
+	if w.gangs {
+		return w.createShort(ctx)
+	}
 	return nil
 }
 
@@ -192,6 +202,12 @@ func (w *workload) run(ctx context.Context) {
 		}
 		if w.rng.IntN(10) == 0 {
 			w.changeNode(ctx)
+		}
+		if w.gangs && w.rng.IntN(15) == 0 {
+			w.addGang(ctx)
+		}
+		if w.gangs && w.rng.IntN(30) == 0 {
+			w.changeGang(ctx)
 		}
 		if w.seats && w.rng.IntN(20) == 0 {
 			w.changeSeated(ctx)
@@ -284,20 +300,16 @@ func spread(p *corev1.Pod, group string) *corev1.Pod {
 
 // create creates pods that will go together, and remembers those of which it knows that they exist.
 func (w *workload) create(ctx context.Context, expire Micros, pods ...*corev1.Pod) {
-	made := livePod{namespace: pods[0].Namespace, class: pods[0].Labels[labelClass], expire: expire}
+	made := livePod{namespace: pods[0].Namespace, class: pods[0].Labels[labelClass], expire: expire, urgent: pods[0].Spec.PriorityClassName == classUrgent}
+	if gangName(pods[0]) != "" {
+		made.gang = *pods[0].Spec.SchedulingGroup.PodGroupName
+	}
 	for _, p := range pods {
-		call := &Call{Verb: verbCreate, Began: w.record.Now(), Name: p.Namespace + "/" + p.Name}
-		request, cancel := context.WithTimeout(ctx, requestMax)
-		uid, err := w.store.createPod(request, p)
-		cancel()
-		if call.Outcome = w.store.outcome(err); call.Outcome == Done {
-			call.UID = string(uid)
+		if uid, done := w.createPod(ctx, p); done {
 			made.names = append(made.names, p.Name)
 			made.uids = append(made.uids, uid)
 			made.cpu += p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
 		}
-		call.Returned = w.record.Now()
-		w.record.Add(Entry{Call: call})
 	}
 	made.claims = claimNames(pods[0])
 	if made.class == classAgain && len(made.names) == 0 {
@@ -306,6 +318,20 @@ func (w *workload) create(ctx context.Context, expire Micros, pods ...*corev1.Po
 	if len(made.names) > 0 {
 		w.live = append(w.live, made)
 	}
+}
+
+// createPod creates a pod, and reports whether it is known that it exists.
+func (w *workload) createPod(ctx context.Context, p *corev1.Pod) (uid types.UID, done bool) {
+	call := &Call{Verb: verbCreate, Began: w.record.Now(), Name: p.Namespace + "/" + p.Name}
+	request, cancel := context.WithTimeout(ctx, requestMax)
+	uid, err := w.store.createPod(request, p)
+	cancel()
+	if call.Outcome = w.store.outcome(err); call.Outcome == Done {
+		call.UID = string(uid)
+	}
+	call.Returned = w.record.Now()
+	w.record.Add(Entry{Call: call})
+	return uid, call.Outcome == Done
 }
 
 // trim deletes probes that have lived, and others, at random, while more is requested than the nodes have.
@@ -325,7 +351,7 @@ func (w *workload) trim(ctx context.Context) {
 	const full = plainNodes * nodeCPU * 11 / 10 // a tenth more than there is room for
 	for tries := 0; cpu > full && len(w.live) > 0 && tries < 20; tries++ {
 		i := w.rng.IntN(len(w.live))
-		if l := w.live[i]; l.class != classHuge && l.class != classProbe && len(l.claims) == 0 {
+		if l := w.live[i]; l.class != classHuge && l.class != classShort && l.class != classProbe && len(l.claims) == 0 {
 			cpu -= l.cpu
 			if !w.delete(ctx, i) {
 				return
@@ -338,24 +364,36 @@ func (w *workload) trim(ctx context.Context) {
 // deleted.
 func (w *workload) delete(ctx context.Context, i int) bool {
 	l := w.live[i]
+	groupFirst := l.gang != "" && w.rng.IntN(2) == 0
+	if groupFirst && !w.deleteGroup(ctx, l) {
+		return false
+	}
 	for k, name := range l.names {
-		call := &Call{Verb: verbDelete, Began: w.record.Now(), Name: l.namespace + "/" + name, UID: string(l.uids[k])}
-		request, cancel := context.WithTimeout(ctx, requestMax)
-		err := w.store.deletePod(request, l.namespace, name, l.uids[k])
-		cancel()
-		call.Returned, call.Outcome = w.record.Now(), w.store.outcome(err)
-		w.record.Add(Entry{Call: call})
-		if call.Outcome == Unknown {
+		if !w.deletePod(ctx, l.namespace, name, l.uids[k]) {
 			return false
 		}
 		if l.class == classAgain {
 			delete(w.again, name)
 		}
 	}
+	if !groupFirst && !w.deleteGroup(ctx, l) {
+		return false
+	}
 	w.unused = append(w.unused, l.claims...)
 	w.live[i] = w.live[len(w.live)-1]
 	w.live = w.live[:len(w.live)-1]
 	return true
+}
+
+// deletePod deletes a pod, and reports whether it is known that it has gone.
+func (w *workload) deletePod(ctx context.Context, namespace, name string, uid types.UID) bool {
+	call := &Call{Verb: verbDelete, Began: w.record.Now(), Name: namespace + "/" + name, UID: string(uid)}
+	request, cancel := context.WithTimeout(ctx, requestMax)
+	err := w.store.deletePod(request, namespace, name, uid)
+	cancel()
+	call.Returned, call.Outcome = w.record.Now(), w.store.outcome(err)
+	w.record.Add(Entry{Call: call})
+	return call.Outcome != Unknown
 }
 
 // changeNode changes one node in a way that it draws: a label that nothing selects, whether pods may come, a taint, or,
@@ -405,13 +443,20 @@ func (w *workload) shrink(ctx context.Context) error {
 	// The workload does not know of pods whose creation it got no answer about.
 	for {
 		left, err := w.store.pods(ctx)
-		if err == nil {
+		gangs, failed := w.store.groups(ctx)
+		if err == nil && failed == nil {
+			w.groups = map[string]*schedulingv1alpha2.PodGroup{}
+			for i := range gangs {
+				w.groups[gangs[i].Namespace+"/"+gangs[i].Name] = &gangs[i]
+			}
 			w.live = w.live[:0]
 			groups := map[string]int{}
 			for i := range left {
 				p := &left[i]
 				key := p.Labels[labelGroup]
-				if names := claimNames(p); len(names) > 0 {
+				if gang := gangName(p); gang != "" {
+					key = "gang " + gang
+				} else if names := claimNames(p); len(names) > 0 {
 					key = p.Namespace + "/" + names[0] // those that share a claim go together
 				} else if key == "" {
 					key = p.Namespace + "/" + p.Name
@@ -427,6 +472,9 @@ func (w *workload) shrink(ctx context.Context) error {
 				l.cpu += p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
 				l.cards += cardsAsked(p)
 				l.claims, l.waits = claimNames(p), l.waits || p.Spec.NodeName == ""
+				if gangName(p) != "" {
+					l.gang = *p.Spec.SchedulingGroup.PodGroupName
+				}
 			}
 			if w.shrinkTo(ctx, plainNodes*nodeCPU*2/5, plainNodes/2) && w.sweepClaims(ctx) {
 				return nil
@@ -450,7 +498,7 @@ func largerOf(i int) int64 {
 func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 	for {
 		var cpu int64
-		var shrinkable, withPort, withClaims, seated, carded []int
+		var shrinkable, withPort, withClaims, seated, carded, gangs, hopeless []int
 		cards := 0
 		for i, l := range w.live {
 			if len(l.claims) > 0 { // those that wait stay, for the checker to say whether they may
@@ -460,8 +508,12 @@ func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 				continue
 			}
 			switch l.class {
-			case classHuge, classUntold:
+			case classHuge, classUntold, classShort:
 				continue
+			case classGang:
+				if gangs = append(gangs, i); l.hopeless(w.groups) {
+					hopeless = append(hopeless, i)
+				}
 			case classPort:
 				withPort = append(withPort, i)
 			case classSeated:
@@ -473,7 +525,9 @@ func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 			cpu += l.cpu
 			shrinkable = append(shrinkable, i)
 		}
-		if len(withPort) > ports {
+		if len(hopeless) > 0 {
+			shrinkable = hopeless
+		} else if len(withPort) > ports {
 			shrinkable = withPort
 		} else if len(seated) > finalSeated {
 			shrinkable = seated
@@ -481,6 +535,8 @@ func (w *workload) shrinkTo(ctx context.Context, room int64, ports int) bool {
 			shrinkable = carded
 		} else if len(withClaims) > finalClaiming {
 			shrinkable = withClaims
+		} else if len(gangs) > finalGangs {
+			shrinkable = gangs
 		} else if cpu <= room {
 			return true
 		}
