@@ -203,7 +203,7 @@ func (w *workload) run(ctx context.Context) {
 		if w.rng.IntN(10) == 0 {
 			w.changeNode(ctx)
 		}
-		if w.gangs && w.rng.IntN(15) == 0 {
+		if w.gangs && w.rng.IntN(8) == 0 {
 			w.addGang(ctx)
 		}
 		if w.gangs && w.rng.IntN(30) == 0 {
