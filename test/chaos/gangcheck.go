@@ -173,7 +173,7 @@ func (c *checker) ungang(p *podState) {
 func (c *checker) took(g *gangState, at Micros) {
 	deadline := g.since + wholeWithin
 	for _, f := range c.faults { // they are in their order
-		if f.to >= g.since && f.from <= deadline {
+		if f.from <= deadline {
 			deadline = max(deadline, min(f.to, math.MaxInt64-wholeWithin)+wholeWithin)
 		}
 	}

@@ -150,7 +150,23 @@ func TestEachKindOfViolationOfGangsIsFound(t *testing.T) {
 			h.late(func() {})
 		}},
 		{"a gang is bound slowly, as a bind was refused", "", "", func(h *tale) { h.late(func() { h.bind("g-2", "node-03", Refused) }) }},
-		{"a gang is bound slowly of which a pod is deleted", "", "", func(h *tale) { h.late(func() { h.remove("g-0") }) }},
+		{"a gang is bound slowly, and a fault comes when it should be done", RuleWhole, "no fault was near", func(h *tale) {
+			h.late(func() {
+				h.now += wholeWithin
+				h.add(Entry{Fault: &Fault{Number: 1, Kind: cutAPI, Phase: phaseBegin}})
+				h.add(Entry{Fault: &Fault{Number: 1, Kind: cutAPI, Phase: phaseEnd}})
+			})
+		}},
+		{"a gang is bound slowly, of which a pod is deleted meanwhile", "", "", func(h *tale) {
+			h.gang(4, 100, false)
+			h.intend("node-02", "node-02", "node-03", "node-03")
+			h.land(0, "node-02")
+			h.remove("g-0")
+			h.now += wholeWithin
+			h.land(1, "node-02")
+			h.land(2, "node-03")
+			h.land(3, "node-03")
+		}},
 		{"a part of a gang is left", RuleWhole, "2 of at least 3 pods of gang default/g are bound", func(h *tale) {
 			h.gang(3, 3000, false)
 			h.intend("node-02", "node-03", "node-00")
@@ -203,10 +219,12 @@ func TestEachKindOfViolationOfGangsIsFound(t *testing.T) {
 		{"a gang that fits on nodes that take none is left", "", "", func(h *tale) {
 			for i := 2; i < 4; i++ {
 				n := trimNode(node(i))
-				n.Spec.Unschedulable = true
+				if n.Spec.Unschedulable = i == 2; i == 3 {
+					n.Spec.Taints = []corev1.Taint{{Key: "keep", Effect: corev1.TaintEffectNoSchedule}}
+				}
 				h.node(n)
 			}
-			h.gang(3, 2000, true)
+			h.gang(3, 1000, true)
 			for i := range 3 {
 				h.store(fmt.Sprintf("g-%d", i), "", corev1.PodReasonUnschedulable)
 			}
