@@ -96,6 +96,9 @@ func survives(t *testing.T, cfg config) {
 	if s.Terms < 2 || s.Scheduled < 100 || s.Seated < 10 || s.Injected-s.Failed < 4 {
 		t.Errorf("%d terms, %d pods scheduled, %d of them seated, and %d faults: want at least one failover, 100 pods, 10 and 4 faults", s.Terms, s.Scheduled, s.Seated, s.Injected-s.Failed)
 	}
+	if s.Gangs < 5 {
+		t.Errorf("%d gangs placed, want 5", s.Gangs)
+	}
 	if cfg.cards() && s.Carded < 10 {
 		t.Errorf("%d pods with cards bound, want 10", s.Carded)
 	}

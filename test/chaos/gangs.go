@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
@@ -155,4 +157,31 @@ func (l livePod) hopeless(groups map[string]*schedulingv1alpha2.PodGroup) bool {
 	}
 	g := groups[l.namespace+"/"+l.gang]
 	return g == nil || len(l.names) < int(g.Spec.SchedulingPolicy.Gang.MinCount)
+}
+
+// killInGang kills the active binder when the first pod of a new gang is seen to be bound: others of it are not, unless they are just being.
+func (n *nemesis) killInGang(ctx context.Context, f Fault) (func() error, error) {
+	began := make(chan struct{}, 1)
+	gangs := map[string]bool{} // uids of pods that have come since
+	seen := func(o *Object) {
+		if o.Pod != nil && o.Pod.Labels[labelClass] == classGang {
+			gangs[o.UID] = true
+		}
+		if o.On != "" && gangs[o.UID] {
+			select {
+			case began <- struct{}{}:
+			default:
+			}
+		}
+	}
+	n.seen.Store(&seen)
+	defer n.seen.Store(nil)
+	select {
+	case <-began:
+		// Who is elected is not asked again: that takes longer than the other binds.
+		return func() error { return n.crew.start(f.Met) }, n.crew.kill(f.Met)
+	case <-ctx.Done():
+	case <-time.After(stepLimit):
+	}
+	return nil, errors.New("no gang was bound")
 }

@@ -84,7 +84,7 @@ func (n *nemesis) fault(ctx context.Context, f Fault) error {
 		f.Met = n.collectors.givenLast()
 	}
 	switch f.Kind {
-	case killActive, killRecorded, killWritten, killPrepared, killWriting:
+	case killActive, killRecorded, killWritten, killPrepared, killWriting, killGang:
 		f.Met = cmp.Or(n.awaitBinders(ctx), f.Met)
 	}
 	n.record.Add(Entry{Fault: &f})
@@ -203,6 +203,8 @@ func (n *nemesis) begin(ctx context.Context, f Fault) (undo func() error, err er
 
 	case killRecorded, killWritten, killPrepared:
 		return n.killAtStep(ctx, f)
+	case killGang:
+		return n.killInGang(ctx, f)
 	case killWriting:
 		return n.leaveWriting(ctx, f, true)
 

@@ -96,6 +96,7 @@ const (
 	killRecorded    Kind = "kill binder between record and volume write"
 	killWritten     Kind = "kill binder after a volume write"
 	killPrepared    Kind = "kill binder between volumes and bind"
+	killGang        Kind = "kill binder within the binds of a gang"
 	killWriting     Kind = "kill binder while its volume writes are held up"
 	holdWriting     Kind = "pods go while their volume writes are held up"
 	cutWriting      Kind = "cut binder from etcd while its volume writes are held up"
@@ -141,6 +142,7 @@ const (
 	needsPlaintext
 	needsPlugins
 	needsCards
+	needsGangs
 )
 
 // possible reports whether a kind can be done to a system that is set up so.
@@ -156,6 +158,8 @@ func (t traits) possible(cfg config) bool {
 		return !cfg.noPlugins
 	case needsCards:
 		return cfg.cards()
+	case needsGangs:
+		return cfg.gangs()
 	}
 	return true
 }
@@ -261,6 +265,7 @@ func kinds(ttl time.Duration) []traits {
 		traits{killRecorded, roleBinder, 0, 2 * ttl, binder, needsAPI},
 		traits{killWritten, roleBinder, 0, 2 * ttl, binder, needsNothing},
 		traits{killPrepared, roleBinder, 0, 2 * ttl, binder, needsAPI},
+		traits{killGang, roleBinder, 0, 2 * ttl, binder, needsGangs},
 		traits{killWriting, alone, ttl, 2 * ttl, binder, needsAPI},
 		traits{holdWriting, "volumes", 0, 2 * ttl, binder, needsAPI}, // Berth gives a request up after 10 s
 		traits{cutWriting, alone, ttl / 3, 4 * ttl, binder, needsAPI},
