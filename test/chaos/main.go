@@ -5,7 +5,7 @@
 // and delays connections, and lets the API server answer badly. What it does is drawn from the seed; what comes of it is
 // not the same twice, for everything else has its own time.
 //
-// All changes in Berth's etcd and of the API server's pods, nodes, volumes, claims and Scvs are recorded, as those stores tell them, with the faults
+// All changes in Berth's etcd and of the API server's pods, nodes, volumes, claims, PodGroups and Scvs are recorded, as those stores tell them, with the faults
 // and the requests that the harness sees. A checker reads nothing but this history (check.go, linear.go). A history is kept
 // in a file and can be checked again.
 package main
