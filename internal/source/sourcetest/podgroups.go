@@ -20,13 +20,14 @@ func podGroups(t *testing.T, c Cluster) {
 		SchedulingPolicy:      schedulingv1alpha2.PodGroupSchedulingPolicy{Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: 3}},
 		SchedulingConstraints: &schedulingv1alpha2.PodGroupSchedulingConstraints{Topology: []schedulingv1alpha2.TopologyConstraint{{Key: "example.com/rack"}}},
 		DisruptionMode:        new(schedulingv1alpha2.DisruptionModePodGroup),
+		Priority:              new(int32(0)), // which API servers with WorkloadAwarePreemption give those without
 	}}
 	c.SetObject(t, group)
 	r := Record(t, c.Source(t)).Synced()
 	if got := r.Pod(Namespace, "grouped", "").Group; got != "gang" {
 		t.Errorf("the pod is told to be of the group %q", got)
 	}
-	want := &cluster.PodGroup{Namespace: Namespace, Name: "gang", Gang: true, MinCount: 3, Topology: []string{"example.com/rack"}, Whole: true}
+	want := &cluster.PodGroup{Namespace: Namespace, Name: "gang", Gang: true, MinCount: 3, Topology: []string{"example.com/rack"}, HasPriority: true, Whole: true}
 	key := want.Key()
 	r.View(func(v View) {
 		got, _ := v.Objects[key].(*cluster.PodGroup)
