@@ -271,8 +271,8 @@ func TestWithoutFlagsAllContendersBindPlainPods(t *testing.T) {
 			t.Errorf("%q runs (-want +got):\n%s", tt.args, diff)
 		}
 	}
-	if all := names("--workload", "all"); len(all) != 4+16*2+5*3 {
-		t.Errorf("--workload all runs %q, want plain pods, sixteen others, and five of pods with claims", all)
+	if all := names("--workload", "all"); len(all) != 4+18*2+5*3 {
+		t.Errorf("--workload all runs %q, want plain pods, eighteen others, and five of pods with claims", all)
 	}
 }
 
