@@ -60,8 +60,8 @@ func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutc
 	return t.inDomains()
 }
 
-// ConfirmGroup finds out whether pods that PlaceGroup has placed still fit where they were, each, as it is now: not whether they would be placed there. If not, what was found is not to be placed.
-func ConfirmGroup(w *World, found *GroupOutcome) (fits bool, err error) {
+// ConfirmGroup finds out whether pods that PlaceGroup has placed still fit where they were, each, as it is now, and their nodes are in the same domain: not whether they would be placed there. If not, what was found is not to be placed.
+func ConfirmGroup(w *World, key cluster.GroupKey, found *GroupOutcome) (fits bool, err error) {
 	err = w.Try(func() error {
 		st, e := w.State(), w.Evaluator()
 		var left []*PodOutcome
@@ -93,10 +93,23 @@ func ConfirmGroup(w *World, found *GroupOutcome) (fits bool, err error) {
 			}
 			left = still
 		}
-		fits = len(left) == 0
+		fits = len(left) == 0 && inOneDomain(st, st.PodGroup(key), found)
 		return nil
 	})
 	return fits, err
+}
+
+// inOneDomain reports whether all nodes on which pods have been placed are still in the domain that was found.
+func inOneDomain(st *cluster.State, group *cluster.PodGroup, found *GroupOutcome) bool {
+	if group == nil || len(group.Topology) == 0 {
+		return group != nil
+	}
+	for _, d := range domains(st, group.Topology) {
+		if d.name == found.Domain {
+			return !slices.ContainsFunc(found.Pods, func(p PodOutcome) bool { return p.Outcome == Placed && !d.nodes.Has(st.Nodes.ByName(p.Node)) })
+		}
+	}
+	return false
 }
 
 // trial is one run of PlaceGroup.

@@ -104,6 +104,9 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 	if !t.mayGo(victims) {
 		return nil, false, nil
 	}
+	if fits, err := t.fits(&d, before); err != nil || fits { // nobody has to go any more
+		return nil, false, err
+	}
 	err = w.Try(func() error {
 		for _, id := range victims {
 			if err := w.Apply(cluster.PodRemoved{ID: id}); err != nil {
@@ -131,6 +134,7 @@ func (t *trial) mayGo(victims []cluster.PodID) bool {
 	for _, id := range victims {
 		goes[id] = true
 	}
+	whole := make(map[cluster.GroupKey]bool) // that have been looked at
 	for _, id := range victims {
 		row := st.Pod(id)
 		if row == nil || row.Node == cluster.NoNode {
@@ -138,6 +142,10 @@ func (t *trial) mayGo(victims []cluster.PodID) bool {
 		}
 		key, named := cluster.GroupOf(&row.Pod)
 		if g := st.PodGroup(key); named && g != nil && g.Whole {
+			if whole[key] {
+				continue
+			}
+			whole[key] = true
 			others := st.GroupPods(key)
 			if key == t.key || importance(st, g, others) >= priority || slices.ContainsFunc(others, func(id cluster.PodID) bool { return st.Pod(id).Node != cluster.NoNode && !goes[id] }) {
 				return false
@@ -318,7 +326,11 @@ func (t *trial) makeRoom(d *domain, units []*unit, before int) (out GroupPreempt
 		}
 		victims = append(victims, gone...)
 	}
-	slices.SortStableFunc(victims, func(a, b *unit) int { return cmp.Compare(slices.Index(those, a), slices.Index(those, b)) })
+	rank := make(map[*unit]int, len(those))
+	for k, u := range those {
+		rank[u] = k
+	}
+	slices.SortFunc(victims, func(a, b *unit) int { return cmp.Compare(rank[a], rank[b]) })
 	// 3. Where does it go then?
 	out.Domain, out.Nodes = d.name, make([]string, len(t.pods))
 	err = t.w.Try(func() error {
@@ -383,7 +395,7 @@ func (t *trial) back(units []*unit) error {
 	return nil
 }
 
-// spare brings back those of some units that may stay, in their order, and returns the others. Where many may stay together, each of them may: so they are tried together first.
+// spare brings back those of some units that may stay, in their order, and returns the others. Many are tried together first: where they may stay together each of them may, but for groups of pods that differ, of which more may fit where less room is.
 func (t *trial) spare(d *domain, before int, units []*unit) (gone []*unit, err error) {
 	if len(units) == 0 {
 		return nil, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -86,6 +87,8 @@ type grouped struct {
 	stint   int64
 	version cluster.Version
 	uid     string
+	group   *cluster.PodGroup
+	before  int // how many pods of it had nodes
 	pods    []cluster.PodID
 	were    []cluster.Pod
 	found   whatif.GroupOutcome
@@ -178,6 +181,9 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 		switch {
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", context.Cause(ctx)))
+		case errors.Is(err, errLongSearch) && g.nominated(): // others have gone for it, and the room is still held
+			g.end(binderv1.Outcome_RESULT_BUSY, "")
+			return nil, nil
 		case err != nil: // it is not tried again at once: so it would be for ever
 			g.end(binderv1.Outcome_RESULT_FAILED, fmt.Sprintf("the PodGroup %v could not be tried: %v", g.key, err))
 			return nil, nil
@@ -198,7 +204,7 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 		}
 		t.conflict(conflictRetry)
 	}
-	g.end(binderv1.Outcome_RESULT_RETRY, "")
+	g.end(binderv1.Outcome_RESULT_BUSY, "") // those behind it do not wait for that
 	return nil, nil
 }
 
@@ -208,7 +214,7 @@ func (t *term) confirmGroup(ctx context.Context, g *grouped) (fits bool) {
 		return false
 	}
 	err := t.onCopy(ctx, g, func(w *whatif.World) (err error) {
-		fits, err = whatif.ConfirmGroup(w, &g.found)
+		fits, err = whatif.ConfirmGroup(w, g.key, &g.found)
 		return err
 	})
 	return err == nil && fits
@@ -216,6 +222,12 @@ func (t *term) confirmGroup(ctx context.Context, g *grouped) (fits bool) {
 
 // same reports whether the pods that were tried are what they were, to all that placing them depends on.
 func (g *grouped) same(st *cluster.State) bool {
+	if is := st.PodGroup(g.key); is != g.group && !(is != nil && g.group != nil && is.UID == g.group.UID && is.Gang == g.group.Gang && is.MinCount == g.group.MinCount && slices.Equal(is.Topology, g.group.Topology)) {
+		return false
+	}
+	if st.GroupPlaced(g.key) < g.before {
+		return false
+	}
 	for n, id := range g.pods {
 		was, row := &g.were[n], st.Pod(id)
 		if row == nil || row.Placed() || row.Deleting || len(row.Gates) > 0 || row.UID != was.UID || row.Class != was.Class || row.Labels != was.Labels || row.Priority != was.Priority ||
@@ -224,6 +236,11 @@ func (g *grouped) same(st *cluster.State) bool {
 		}
 	}
 	return true
+}
+
+// nominated reports whether a pod of the group was nominated to a node.
+func (g *grouped) nominated() bool {
+	return slices.ContainsFunc(g.were, func(p cluster.Pod) bool { return p.Nominated != "" })
 }
 
 // leave says of all pods of a group that is not placed why they are not.
@@ -252,7 +269,7 @@ func (g *grouped) read(t *term, st *cluster.State, stint int64) {
 	g.outcomes, g.resp = make([]binderv1.GroupedPod, n), &binderv1.PlaceGroupResponse{Pods: make([]*binderv1.GroupedPod, n)}
 	g.open, g.pods, g.were, g.stint, g.version, g.found = nil, nil, nil, stint, st.Version(), whatif.GroupOutcome{}
 	group := st.PodGroup(g.key)
-	g.gang, g.uid = group != nil && group.Gang, ""
+	g.gang, g.uid, g.group, g.before = group != nil && group.Gang, "", group, st.GroupPlaced(g.key)
 	if group != nil {
 		g.uid = group.UID
 	}

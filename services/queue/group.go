@@ -17,20 +17,13 @@ import (
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
-const (
-	// groupWithin is how long the binder may take for the pods of a PodGroup each time that it is asked.
-	groupWithin = time.Minute
-	// largestGroup is of how many pods that wait a PodGroup is placed at a time: as many as a request may have.
-	largestGroup = 10_000
-)
+// groupWithin is how long the binder may take for the pods of a PodGroup each time that it is asked.
+const groupWithin = time.Minute
 
 // placeGroup has the binder place the pods of the batch, which are those of a PodGroup that wait: it finds their places itself, for where one goes depends on where the others do.
 func (c *cycle) placeGroup(ctx context.Context) error {
 	c.logGroup()
-	if len(c.attempts) > largestGroup { // those behind come next, by themselves
-		again(c.attempts[largestGroup:], "large_group")
-	}
-	sent := c.attempts[:min(len(c.attempts), largestGroup)]
+	sent := c.attempts
 	request := &binderv1.PlaceGroupRequest{
 		Shard: c.sh.number, ShardRevision: c.sh.revision, Version: wire.ToVersion(c.least), Namespace: c.group.Namespace, Name: c.group.Name,
 	}
@@ -61,9 +54,8 @@ func (c *cycle) placeGroup(ctx context.Context) error {
 	case status.Code(err) == codes.Aborted:
 		again(sent, "aborted")
 		return nil
-	case rpc.ReasonOf(err) == "GROUPS_BUSY": // the shard does not stand still meanwhile
-		again(sent, "groups_busy")
-		c.busy = rpc.RetryPause(err, 0)
+	case rpc.ReasonOf(err) == "GROUPS_BUSY": // another group takes long: those behind this one do not wait for that
+		c.backOff(sent, busyMessage, false)
 		return nil
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
 		return err

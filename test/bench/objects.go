@@ -32,6 +32,12 @@ func (w workload) nodeObjects() ([]manifest.Object, error) {
 	return out, nil
 }
 
+// podGroup returns the PodGroup of all pods.
+func (w workload) podGroup() ([]manifest.Object, error) {
+	return manifest.Parse(fmt.Appendf(nil,
+		`{apiVersion: scheduling.k8s.io/v1alpha2, kind: PodGroup, metadata: {name: %s}, spec: {schedulingPolicy: {gang: {minCount: %d}}}}`, gangName, w.pods))
+}
+
 // imagesOf returns what a node has: images that no pod asks for, and that of the pods or not.
 func imagesOf(pods bool) []corev1.ContainerImage {
 	const others = 20

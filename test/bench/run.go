@@ -139,6 +139,9 @@ func run(ctx context.Context, cfg config, w workload) (r result, err error) {
 func (r *result) measureBurst(sent []time.Duration) {
 	if b, ok := burstOf(sent, r.binds.mean(), r.samples); ok && !r.workload.oneByOne {
 		r.figures[firstBind] = b.first.Seconds()
+		if r.workload.gang {
+			r.figures[lastBind] = (slices.Max(sent) + r.binds.mean()).Seconds()
+		}
 		r.figures[decisions] = b.rate
 		r.figures[cpuMicros] = float64(b.cpu.Microseconds()) / float64(len(sent))
 		if share, ok := lossOf(sent, r.turns); ok {

@@ -43,6 +43,11 @@ func (w workload) fill(ctx context.Context, etcd *coord.Client) error {
 	if err := apply(w.nodeObjects()); err != nil {
 		return err
 	}
+	if w.gang {
+		if err := apply(w.podGroup()); err != nil {
+			return err
+		}
+	}
 	if w.placed > 0 {
 		if err := apply(w.podObjects(0, w.placed)); err != nil {
 			return err

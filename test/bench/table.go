@@ -18,6 +18,7 @@ Figures are the median of the repetitions and, in parentheses, the least and the
 asked, reached   at least for decisions/s, at most for all others; the median counts
 decisions/s      pods bound per second, from the first bind to the last; a bind is a placement in etcd
 first bind s     from the start of the first process
+last bind s      from there too: until all pods of a gang are bound
 p50, p99 ms      over pods that come one by one: from when the call that creates the pod has returned until its placement is in
                  etcd; from the start of that call; and from its return until the gateway says where the pod will be bound
 spans            that the collector got, which is a part of this program

@@ -15,6 +15,7 @@ type workload struct {
 	// room is how many pods surely find room, given the nodes and how many pods one can run. nil: all that nodes can run.
 	room      func(nodes, perNode int) int
 	placed    int  // pods that have been placed before Berth starts
+	gang      bool // all pods are of one PodGroup, that wants all of them
 	processes bool // every role, and etcd, in a process of its own; else all in one
 	oneByOne  bool // a pod is created when the one before it is bound; else all are there before Berth starts
 	perNode   bool // measure the memory per node, by comparing with a Berth that has no nodes
@@ -41,6 +42,7 @@ type figure string
 const (
 	decisions   figure = "decisions/s"
 	firstBind   figure = "first bind s"
+	lastBind    figure = "last bind s" // from Berth's start, too
 	peakMB      figure = "peak MB"
 	perNodeKB   figure = "KB/node"
 	p50         figure = "p50 ms"
@@ -88,6 +90,7 @@ const (
 	selector     = "labelSelector: {matchLabels: {app: bench}}"
 	hardSpread   = "topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule, " + selector + "}], "
 	sameZone     = "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: topology.kubernetes.io/zone, " + selector + "}]}}, "
+	gangName     = "gang"
 	onePerHost   = "affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, " + selector + "}]}}, "
 	thousand     = 1000
 	million      = 1000 * thousand
@@ -114,6 +117,10 @@ func workloads() []workload {
 			name: "anti-affinity", about: "required anti-affinity to each other on hostname; one node stays free", nodes: smallCluster,
 			constraint: onePerHost, targets: rate(5000),
 			room: func(nodes, _ int) int { return nodes - 1 },
+		},
+		{
+			name: "gang", about: "one PodGroup of pods of one class, which are placed together", nodes: smallCluster, pods: 5 * thousand, gang: true,
+			constraint: "schedulingGroup: {podGroupName: " + gangName + "}, ", targets: []target{{lastBind, 3}, {firstBind, 0}},
 		},
 		{name: "plain-100k", about: "pods of one class", nodes: 100 * thousand, pods: 50 * thousand, targets: rate(10_000)},
 		{

@@ -185,7 +185,10 @@ func (q *Queue) NextIsGroup(now time.Time) bool {
 	return e != nil && e.group != nil
 }
 
-// popGroup puts all pods of a group in flight that wait, in queue order.
+// LargestGroup is how many pods of a group are in flight at most.
+const LargestGroup = 10_000
+
+// popGroup puts all pods of a group in flight that wait, in queue order. Of a larger group those come first that have not been found to fit nowhere: the others could keep them from being tried, and the group from coming to rest.
 func (q *Queue) popGroup(now time.Time, g *group) (batch []Attempt) {
 	var all []*entry
 	for _, e := range g.pods {
@@ -197,10 +200,22 @@ func (q *Queue) popGroup(now time.Time, g *group) (batch []Attempt) {
 		x, y := inLine(a), inLine(b)
 		return x.compare(&y)
 	})
+	if len(all) > LargestGroup {
+		slices.SortStableFunc(all, func(a, b *entry) int { return cmp.Compare(tried(a), tried(b)) })
+		all = all[:LargestGroup]
+	}
 	for _, e := range all {
 		batch = append(batch, q.pop(now, e))
 	}
 	return batch
+}
+
+// tried puts pods that are Active before others.
+func tried(e *entry) int {
+	if e.place == Active {
+		return 0
+	}
+	return 1
 }
 
 // Group returns the PodGroup that an attempt's pod names. False: it names none, or the attempt is void.

@@ -248,3 +248,44 @@ func TestAllPodsOfAGroupAreOfOneShard(t *testing.T) {
 		t.Errorf("the pods are of the shards %v, and would be of %v without a group", shards, alone)
 	}
 }
+
+// TestAPodThatIsHeldBackIsGatedIfItsGroupHasGone has the PodGroup of a gang deleted for which others are being evicted, and an eviction fail.
+func TestAPodThatIsHeldBackIsGatedIfItsGroupHasGone(t *testing.T) {
+	for _, failed := range []bool{false, true} {
+		g := newGangs(t)
+		g.group("g", 2)
+		g.pod(1, "g", 5)
+		g.pod(2, "g", 5)
+		batch := g.wants("1 2")
+		g.apply(cluster.PodSet{ID: 98, Pod: cluster.Pod{UID: "victim", NodeName: "n1", Priority: -1}}, cluster.PreemptionStarted{ID: 1, Node: 0, Victims: []cluster.PodID{98}})
+		for _, a := range batch {
+			g.q.Reject(g.now, g.st, a, Diagnosis{Version: g.st.Version()})
+		}
+		g.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PodGroupKind, Namespace: "a", Name: "g"}})
+		g.apply(cluster.PreemptionEnded{ID: 1, Failed: failed})
+		g.places("1 gated, 2 gated")
+		g.group("g", 2)
+		g.now = g.now.Add(time.Hour)
+		if _, batch := g.popped(10); len(batch) != 2 {
+			t.Errorf("%d pods are tried, want both", len(batch))
+		}
+	}
+}
+
+// TestAGroupLargerThanABatchComesToRest has more pods than are tried at a time, none of which fits.
+func TestAGroupLargerThanABatchComesToRest(t *testing.T) {
+	g := newGangs(t)
+	g.group("g", 2)
+	for id := range cluster.PodID(LargestGroup + 2) {
+		g.pod(id+100, "g", 0)
+	}
+	for _, want := range []int{LargestGroup, LargestGroup, 0} { // the second time, those that are left, and others
+		_, batch := g.popped(10)
+		if len(batch) != want {
+			t.Fatalf("%d pods are tried, want %d", len(batch), want)
+		}
+		for _, a := range batch {
+			g.q.Reject(g.now, g.st, a, Diagnosis{Version: g.st.Version(), Wake: WhenChanged})
+		}
+	}
+}
