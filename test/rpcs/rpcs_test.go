@@ -55,6 +55,7 @@ func FuzzGetPluginServicesRPC(f *testing.F)     { fuzz(f, "GetPluginServices") }
 func FuzzDescribePluginServiceRPC(f *testing.F) { fuzz(f, "DescribePluginService") }
 func FuzzJudgeHypotheticalRPC(f *testing.F)     { fuzz(f, "JudgeHypothetical") }
 func FuzzReportRPC(f *testing.F)                { fuzz(f, "Report") }
+func FuzzPlaceGroupRPC(f *testing.F)            { fuzz(f, "PlaceGroup") }
 func FuzzPreemptRPC(f *testing.F)               { fuzz(f, "Preempt") }
 func FuzzFilterRPC(f *testing.F)                { fuzz(f, "Filter") }
 func FuzzDryRunPreemptionRPC(f *testing.F)      { fuzz(f, "DryRunPreemption") }
