@@ -501,7 +501,7 @@ func TestAPeerThatIsNewIsToldTheSameAsTheMembers(t *testing.T) {
 	}
 }
 
-// TestSilenceIsCountedOnlyWhileItIsAskedAbout: a process that stands still has heard nothing of others, whose fault that is not.
+// TestSilenceIsCountedOnlyWhileItIsAskedAbout: a process that stands still has heard nothing of others, whose fault that is not. All sleeps are of the bubble's clock, and take no time.
 func TestSilenceIsCountedOnlyWhileItIsAskedAbout(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		nobody := errors.New("nobody is there")

@@ -31,7 +31,7 @@ func TestLinesOfOnePlaceAreBoundedAndThoseLeftOutCounted(t *testing.T) {
 		if !strings.Contains(b.String(), "of another place") {
 			t.Error("what one place logs keeps another one from it")
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // of the bubble's clock, as is the next: they take no time
 		if lines = refused(1000); len(lines) != 6 || !strings.HasSuffix(lines[0], ` pod="default/0" omitted=900`) || strings.Contains(strings.Join(lines[1:], ""), "omitted") {
 			t.Errorf("after a minute: %q", lines)
 		}

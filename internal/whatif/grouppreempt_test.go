@@ -155,7 +155,7 @@ func TestThePreemptionOfAGangIsThatOfASlowModel(t *testing.T) {
 			return n
 		}
 		if fits(placed) >= int(group.MinCount) {
-			t.Skip("it fits")
+			t.Skip("it fits") // another case is drawn
 		}
 		var stays, lower []source.Pod
 		for _, p := range placed {

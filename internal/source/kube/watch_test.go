@@ -103,7 +103,7 @@ func TestWhoMayListAndNotWatchDoesNotFlap(t *testing.T) {
 			defer mu.Unlock()
 			return strings.Join(told, "; ")
 		}
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // of the bubble's clock, as are the others: they take no time
 		first, listed := all(), lists.Load()
 		if strings.Count(first, "set ") != 1 || strings.Contains(first, "gone") || s.Ready() != nil {
 			t.Errorf("after 10 s it has told %q, and is ready: %v; want that it cannot be read", first, s.Ready())
@@ -130,7 +130,7 @@ func TestWhoMayListAndNotWatchDoesNotFlap(t *testing.T) {
 	})
 }
 
-// TestAnAPIServerThatIsAwayIsLoggedOnce though a reflector asks in three ways, and each time in other words.
+// TestAnAPIServerThatIsAwayIsLoggedOnce though a reflector asks in three ways, and each time in other words. All sleeps are of the bubble's clock, and take no time.
 func TestAnAPIServerThatIsAwayIsLoggedOnce(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var away, denies atomic.Bool
