@@ -104,12 +104,14 @@ func inOneDomain(st *cluster.State, group *cluster.PodGroup, found *GroupOutcome
 	if group == nil || len(group.Topology) == 0 {
 		return group != nil
 	}
-	for _, d := range domains(st, group.Topology) {
-		if d.name == found.Domain {
-			return !slices.ContainsFunc(found.Pods, func(p PodOutcome) bool { return p.Outcome == Placed && !d.nodes.Has(st.Nodes.ByName(p.Node)) })
+	in := domainOf(st, group.Topology)
+	return !slices.ContainsFunc(found.Pods, func(p PodOutcome) bool {
+		if p.Outcome != Placed {
+			return false
 		}
-	}
-	return false
+		name, ok := in(st.Nodes.ByName(p.Node))
+		return !ok || name != found.Domain
+	})
 }
 
 // trial is one run of PlaceGroup.
@@ -188,26 +190,17 @@ type domain struct {
 
 // domains returns the domains of some labels, by name.
 func domains(st *cluster.State, keys []string) []domain {
-	symbols := make([]cluster.Symbol, len(keys))
-	for k, key := range keys {
-		symbols[k] = st.Symbols.Lookup(key)
-	}
 	at := make(map[string]int)
 	var out []domain
-	values := make([]string, len(keys))
-nodes:
+	in := domainOf(st, keys)
 	for i := range cluster.NodeIndex(st.Nodes.Len()) {
 		if !st.Nodes.Live.Has(i) {
 			continue
 		}
-		for k, symbol := range symbols {
-			n := slices.IndexFunc(st.Nodes.Labels[i], func(l cluster.NodeLabel) bool { return l.Key == symbol })
-			if n < 0 {
-				continue nodes
-			}
-			values[k] = st.Symbols.Text(st.Nodes.Labels[i][n].Value)
+		name, labelled := in(i)
+		if !labelled {
+			continue
 		}
-		name := strings.Join(values, "/") // no value of a label has a slash
 		d, ok := at[name]
 		if !ok {
 			d = len(out)
@@ -218,6 +211,25 @@ nodes:
 	}
 	slices.SortFunc(out, func(a, b domain) int { return cmp.Compare(a.name, b.name) })
 	return out
+}
+
+// domainOf returns what tells the domain of a node: its values of some labels. False: it lacks one.
+func domainOf(st *cluster.State, keys []string) func(cluster.NodeIndex) (string, bool) {
+	symbols := make([]cluster.Symbol, len(keys))
+	for k, key := range keys {
+		symbols[k] = st.Symbols.Lookup(key)
+	}
+	values := make([]string, len(keys))
+	return func(i cluster.NodeIndex) (string, bool) {
+		for k, symbol := range symbols {
+			n := slices.IndexFunc(st.Nodes.Labels[i], func(l cluster.NodeLabel) bool { return l.Key == symbol })
+			if n < 0 {
+				return "", false
+			}
+			values[k] = st.Symbols.Text(st.Nodes.Labels[i][n].Value)
+		}
+		return strings.Join(values, "/"), true // no value of a label has a slash
+	}
 }
 
 // attempt is how a group would be placed in a domain.

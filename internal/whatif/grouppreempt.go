@@ -15,6 +15,7 @@ type GroupPreemption struct {
 	Nodes  []string          // of each of its pods, in their order; "": it finds none even so
 	Domain string            // of a group with a topology
 	Found  engine.Preemption // the victims, the most important first; Node is no node
+	Fits   bool              // nobody has to go, by now
 }
 
 // PreemptGroup finds whose end makes room for a PodGroup: pods of a lower priority than the group has, those of a group that wants to be disrupted whole together with all others of it. As few go as
@@ -64,8 +65,11 @@ func PreemptGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (out Gro
 		if err != nil {
 			return GroupPreemption{}, "", false, fmt.Errorf("preempt for a group: %w", err)
 		}
+		if fits && len(found.Found.Victims) == 0 {
+			return GroupPreemption{Fits: true}, "", false, nil
+		}
 		found.Found.Node = cluster.NodeIndex(d) // of what else is equal, a hash decides
-		if fits && len(found.Found.Victims) > 0 && (!ok || found.Found.Compare(&out.Found, st.Settings.Seed) < 0) {
+		if fits && (!ok || found.Found.Compare(&out.Found, st.Settings.Seed) < 0) {
 			out, ok = found, true
 		}
 	}
@@ -75,9 +79,9 @@ func PreemptGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (out Gro
 	return out, "", true, nil
 }
 
-// ConfirmGroupPreemption finds out where the pods of a PodGroup go when victims are gone that PreemptGroup has found, in a World that may have changed since: in the same domain. Not ok: somebody else would have to go by now, or
-// a victim has become too important.
-func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID, domainName string, victims []cluster.PodID) (nodes []string, ok bool, err error) {
+// ConfirmGroupPreemption finds out where the pods of a PodGroup go when victims are gone that PreemptGroup has found, in a World that may have changed since, as disturbed says: in the same domain. Not ok: somebody else
+// would have to go by now, or nobody, or a victim has become too important.
+func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID, domainName string, victims []cluster.PodID, disturbed bool) (nodes []string, ok bool, err error) {
 	st := w.State()
 	group := st.PodGroup(key)
 	if group == nil || len(pods) == 0 {
@@ -93,8 +97,14 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 		return nil, false, nil
 	}
 	d := domain{nodes: st.Nodes.Live, anywhere: true}
+	all := []domain{d}
 	if len(group.Topology) > 0 {
-		all := domains(st, group.Topology)
+		all = domains(st, group.Topology)
+		if before > 0 {
+			if all, err = t.whereItIs(all); err != nil {
+				return nil, false, nil
+			}
+		}
 		k := slices.IndexFunc(all, func(d domain) bool { return d.name == domainName })
 		if k < 0 {
 			return nil, false, nil
@@ -104,8 +114,13 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 	if !t.mayGo(victims) {
 		return nil, false, nil
 	}
-	if fits, err := t.fits(&d, before); err != nil || fits { // nobody has to go any more
-		return nil, false, err
+	for k := range all {
+		if !disturbed { // they had to go a moment ago
+			break
+		}
+		if fits, err := t.fits(&all[k], before); err != nil || fits {
+			return nil, false, err
+		}
 	}
 	err = w.Try(func() error {
 		for _, id := range victims {
@@ -291,7 +306,8 @@ func (t *trial) makeRoom(d *domain, units []*unit, before int) (out GroupPreempt
 		}
 	}
 	if len(those) == 0 {
-		return GroupPreemption{}, false, nil
+		fits, err = t.fits(d, before)
+		return GroupPreemption{}, fits, err
 	}
 	// 1. Does it fit at all?
 	violations := make(map[*unit]int32)

@@ -226,7 +226,7 @@ func TestNobodyGoesForAGroupThatFitsByNow(t *testing.T) {
 					victims = append(victims, id)
 				}
 			}
-			_, ok, err := ConfirmGroupPreemption(w, groupKey("g"), ids(w.State(), "g"), "", victims)
+			_, ok, err := ConfirmGroupPreemption(w, groupKey("g"), ids(w.State(), "g"), "", victims, true)
 			if ok != tt.want {
 				t.Errorf("%s: they are to go: %v, want %v", tt.what, ok, tt.want)
 			}
@@ -252,6 +252,54 @@ func TestAGroupIsNotPlacedInADomainThatIsAnother(t *testing.T) {
 				t.Errorf("n2 is in rack %s: it fits: %v, want %v", rack, fits, want)
 			}
 			return err
+		})
+	}
+}
+
+// TestNobodyGoesForAGroupThatFitsInAnotherDomain has room come to be in another rack than that where others were to go.
+func TestNobodyGoesForAGroupThatFitsInAnotherDomain(t *testing.T) {
+	events := []source.Event{
+		setNode(inRack("n1", "a", 1000)), setPod(on(prior(aPod("low", 1000), 1), "n1")),
+		setGroup(cluster.PodGroup{Name: "g", Gang: true, MinCount: 1, Topology: []string{rackKey}}), setPod(prior(ofGroup(aPod("p1", 1000), "g"), 10)),
+	}
+	for _, tt := range []struct {
+		what string
+		more []source.Event
+		want bool
+	}{
+		{"there is no other rack", nil, true},
+		{"the other one is too small", []source.Event{setNode(inRack("n2", "b", 500))}, true},
+		{"the other one is empty", []source.Event{setNode(inRack("n2", "b", 1000))}, false},
+		{"there is room beside one who could go", []source.Event{setNode(inRack("n2", "b", 2000)), setPod(on(prior(aPod("other", 1000), 1), "n2"))}, false},
+	} {
+		s := sandbox(t, append(slices.Clone(events), tt.more...)...)
+		if names, _, _ := victimsFor(t, s); (names != "") != tt.want {
+			t.Errorf("%s: %q go, want somebody: %v", tt.what, names, tt.want)
+		}
+		try(t, s, func(w *World) error {
+			var victims []cluster.PodID
+			for id, row := range w.State().Pods() {
+				if row.Name == "low" {
+					victims = append(victims, id)
+				}
+			}
+			found, _, _, err := PreemptGroup(w, groupKey("g"), ids(w.State(), "g"))
+			if err != nil {
+				return err
+			}
+			if found.Fits == tt.want {
+				t.Errorf("%s: it fits: %v", tt.what, found.Fits)
+			}
+			for _, disturbed := range []bool{true, false} {
+				_, ok, err := ConfirmGroupPreemption(w, groupKey("g"), ids(w.State(), "g"), "a", victims, disturbed)
+				if err != nil {
+					return err
+				}
+				if ok != (tt.want || !disturbed) { // what has not changed since is not looked at again
+					t.Errorf("%s, disturbed: %v: they are to go: %v", tt.what, disturbed, ok)
+				}
+			}
+			return nil
 		})
 	}
 }

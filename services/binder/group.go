@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -33,24 +35,79 @@ type groups struct {
 	sandbox *whatif.Sandbox
 	config  engine.EvaluatorConfig
 	vain    map[cluster.GroupKey]time.Time // when nobody was found who could go for them
-	tried   func()                         // is called when a group has been tried while others go on; nil: nothing is
+	long    map[cluster.GroupKey]time.Time // since when each search of them has taken too long, while they hold room
+	refused waiting
+	tried   func() // is called when a group has been tried while others go on; nil: nothing is
 }
 
 func newGroups(parallelism int) *groups {
 	return &groups{turn: make(chan struct{}, 1), config: engine.EvaluatorConfig{Parallelism: parallelism}}
 }
 
-func (g *groups) take(ctx context.Context) (leave func(), err error) {
+// take waits for the turn of groups, in the name of a shard. A shard that comes back has it before those that were told to later, or not at all: else groups that are searched for long could keep it from others.
+func (g *groups) take(ctx context.Context, shard int32) (leave func(), err error) {
+	busy := rpc.Exhausted("GROUPS_BUSY", 50*time.Millisecond, "other PodGroups are being placed")
+	if !g.refused.may(shard, time.Now()) {
+		return nil, busy
+	}
 	timer := time.NewTimer(groupTurn)
 	defer timer.Stop()
 	select {
 	case g.turn <- struct{}{}:
+		g.refused.remove(shard)
 		return func() { <-g.turn }, nil
 	case <-timer.C:
-		return nil, rpc.Exhausted("GROUPS_BUSY", 50*time.Millisecond, "other PodGroups are being placed")
+		g.refused.add(shard, time.Now())
+		return nil, busy
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// comesBack is how long a shard is waited for that was told to come back: it does within a second, if it still has groups.
+const comesBack = 2 * time.Second
+
+// waiting is the shards that have been told to come back, in the order in which they were first. It may be used concurrently.
+type waiting struct {
+	mu     sync.Mutex
+	shards []int32
+	until  map[int32]time.Time
+}
+
+// add has a shard waited for.
+func (w *waiting) add(shard int32, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Contains(w.shards, shard) {
+		w.shards = append(w.shards, shard)
+	}
+	if w.until == nil {
+		w.until = make(map[int32]time.Time)
+	}
+	w.until[shard] = now.Add(comesBack)
+}
+
+func (w *waiting) remove(shard int32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forget(func(s int32) bool { return s == shard })
+}
+
+func (w *waiting) forget(which func(int32) bool) {
+	w.shards = slices.DeleteFunc(w.shards, which)
+	maps.DeleteFunc(w.until, func(s int32, _ time.Time) bool { return which(s) })
+}
+
+// may reports whether it is a shard's turn to wait. If not, it is waited for from now on.
+func (w *waiting) may(shard int32, now time.Time) bool {
+	w.mu.Lock()
+	w.forget(func(s int32) bool { return now.After(w.until[s]) })
+	ok := len(w.shards) == 0 || w.shards[0] == shard
+	w.mu.Unlock()
+	if !ok {
+		w.add(shard, now)
+	}
+	return ok
 }
 
 // follow brings the copy up to date. The caller has the turn and holds the ledger's lock, or calls apply later, without it.
@@ -104,7 +161,7 @@ func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) 
 	}
 	ctx, done := t.within(ctx)
 	defer done()
-	leave, err := t.groups.take(ctx)
+	leave, err := t.groups.take(ctx, req.GetShard())
 	if err != nil {
 		return nil, err
 	}
@@ -181,13 +238,15 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 		switch {
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", context.Cause(ctx)))
-		case errors.Is(err, errLongSearch) && g.nominated(): // others have gone for it, and the room is still held
-			g.end(binderv1.Outcome_RESULT_BUSY, "")
+		case errors.Is(err, errLongSearch) && g.nominated() && t.groups.keeps(g.key, time.Now()): // others have gone for it, and the room is still held
+			g.end(binderv1.Outcome_RESULT_BUSY, err.Error())
 			return nil, nil
 		case err != nil: // it is not tried again at once: so it would be for ever
 			g.end(binderv1.Outcome_RESULT_FAILED, fmt.Sprintf("the PodGroup %v could not be tried: %v", g.key, err))
 			return nil, nil
-		case !g.found.Placed:
+		}
+		delete(t.groups.long, g.key)
+		if !g.found.Placed {
 			g.leave()
 			return nil, nil
 		}
@@ -204,8 +263,30 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 		}
 		t.conflict(conflictRetry)
 	}
-	g.end(binderv1.Outcome_RESULT_BUSY, "") // those behind it do not wait for that
+	g.end(binderv1.Outcome_RESULT_BUSY, whyDisturbed) // those behind it do not wait for that
 	return nil, nil
+}
+
+// whyDisturbed says of a group that it is tried again.
+const whyDisturbed = "something has changed meanwhile where it was to go"
+
+// keepFor is how long a group keeps its nominations of which each search takes too long: they hold room.
+const keepFor = time.Minute
+
+// keeps reports whether a group whose search has taken too long is to keep its nominations.
+func (g *groups) keeps(key cluster.GroupKey, now time.Time) bool {
+	since, ok := g.long[key]
+	if !ok {
+		if g.long == nil || len(g.long) >= mostHopeless {
+			g.long = make(map[cluster.GroupKey]time.Time)
+		}
+		g.long[key], since = now, now
+	}
+	if now.Sub(since) < keepFor {
+		return true
+	}
+	delete(g.long, key)
+	return false
 }
 
 // confirmGroup reports whether each pod of a group still fits where it was to go. The caller has the turn and holds the ledger's lock, so no more than that is asked.
@@ -225,7 +306,7 @@ func (g *grouped) same(st *cluster.State) bool {
 	if is := st.PodGroup(g.key); is != g.group && !(is != nil && g.group != nil && is.UID == g.group.UID && is.Gang == g.group.Gang && is.MinCount == g.group.MinCount && slices.Equal(is.Topology, g.group.Topology)) {
 		return false
 	}
-	if st.GroupPlaced(g.key) < g.before {
+	if now := st.GroupPlaced(g.key); now < g.before || now > g.before && g.group != nil && len(g.group.Topology) > 0 { // which may be in another domain
 		return false
 	}
 	for n, id := range g.pods {

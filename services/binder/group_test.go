@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
@@ -36,7 +37,7 @@ func together(t testing.TB, term *term, attempt int32, uids ...string) (outcomes
 		req.Pods = append(req.Pods, &binderv1.PodAttempt{Id: int32(id), Uid: uid, Attempt: attempt})
 	}
 	g := &grouped{key: cluster.GroupKey{Namespace: "default", Name: "g"}, req: req}
-	leave, err := term.groups.take(t.Context())
+	leave, err := term.groups.take(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,5 +357,52 @@ func TestAPodThatComesLateToAGangPreempts(t *testing.T) {
 	observe(t, term, node("a", 1000), node("b", 1000), on(ofGroup(pod("p", 1000), "g"), "a"), on(pod("v", 1000), "b"), gangSet("g", 1), prior(ofGroup(pod("q", 1000), "g"), 10))
 	if got, message, _ := together(t, term, 1, "q"); got != "no fit" || message != groupWaits {
 		t.Errorf("%s, %q; want that it waits", got, message)
+	}
+}
+
+// TestAShardThatWasToldToComeBackHasTheNextTurnOfGroups though another one asks all the time.
+func TestAShardThatWasToldToComeBackHasTheNextTurnOfGroups(t *testing.T) {
+	var w waiting
+	now := time.Unix(1000, 0)
+	may := func(shard int32, want bool) {
+		t.Helper()
+		if got := w.may(shard, now); got != want {
+			t.Errorf("shard %d may: %v, want %v", shard, got, want)
+		}
+	}
+	may(1, true)
+	w.add(2, now) // 1 takes long
+	may(1, false)
+	may(3, false)
+	may(2, true)
+	w.remove(2)
+	may(3, false) // 1 was told to come back before
+	may(1, true)
+	w.remove(1)
+	may(3, true)
+	w.remove(3)
+	// Who does not come back is not waited for.
+	w.add(2, now)
+	may(1, false)
+	now = now.Add(comesBack + time.Nanosecond)
+	may(2, true) // nor has it lost anything by that
+	may(1, true)
+	if len(w.shards) != 0 || len(w.until) != 0 {
+		t.Errorf("left are %v, %v", w.shards, w.until)
+	}
+}
+
+// TestAGroupWhoseSearchTakesTooLongKeepsItsNominationsForAWhile and no longer: they hold room.
+func TestAGroupWhoseSearchTakesTooLongKeepsItsNominationsForAWhile(t *testing.T) {
+	var g groups
+	key, now := cluster.GroupKey{Name: "g"}, time.Unix(1000, 0)
+	for _, tt := range []struct {
+		after time.Duration
+		want  bool
+	}{{0, true}, {keepFor - 1, true}, {1, false}, {0, true}} {
+		now = now.Add(tt.after)
+		if got := g.keeps(key, now); got != tt.want {
+			t.Errorf("after %v more: %v, want %v", tt.after, got, tt.want)
+		}
 	}
 }

@@ -24,7 +24,7 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 	case len(g.pods) == 0, g.found.Placed, g.found.Waits, g.resp.GetPreempts(), !t.groups.looks(g.key, time.Now()):
 		return nil
 	case t.preempting.full(): // else nothing might wake it
-		g.end(binderv1.Outcome_RESULT_BUSY, "")
+		g.end(binderv1.Outcome_RESULT_BUSY, "as many preemptions are under way as may be")
 		return nil
 	}
 	// 1. Who would have to go?
@@ -42,6 +42,10 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 	if err != nil {
 		why = "preemption: " + err.Error()
 	}
+	if err == nil && found.Fits {
+		g.end(binderv1.Outcome_RESULT_BUSY, whyDisturbed)
+		return nil
+	}
 	if err != nil || !ok {
 		t.groups.hopeless(g.key, time.Now())
 		g.resp.Message = joined(g.resp.GetMessage(), why)
@@ -54,6 +58,7 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 		if err != nil {
 			return err
 		}
+		disturbed := t.ledger.trail.disturbed
 		if t.groups.follow(t.ledger)() != nil {
 			return nil
 		}
@@ -62,12 +67,12 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 		var nodes []string
 		holds := false
 		untried := t.onCopy(ctx, g, func(w *whatif.World) (err error) {
-			nodes, holds, err = whatif.ConfirmGroupPreemption(w, g.key, now.pods, found.Domain, found.Found.Victims)
+			nodes, holds, err = whatif.ConfirmGroupPreemption(w, g.key, now.pods, found.Domain, found.Found.Victims, disturbed)
 			return err
 		})
 		if untried != nil || !holds {
 			t.conflict(conflictVictims)
-			g.end(binderv1.Outcome_RESULT_BUSY, "")
+			g.end(binderv1.Outcome_RESULT_BUSY, whyDisturbed)
 			return nil
 		}
 		// 3. Start it.
@@ -75,13 +80,13 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 		if g.resp.Preempts = now.resp.GetPreempts(); g.resp.GetPreempts() {
 			g.resp.Message = groupWaits
 		} else {
-			g.end(binderv1.Outcome_RESULT_BUSY, "")
+			g.end(binderv1.Outcome_RESULT_BUSY, "as many preemptions are under way as may be")
 		}
 		g.resp.Version = wire.ToVersion(tx.state.Version()) // with the nominations, which are no news to the pods
 		return err
 	})
 	if log := logs.V(t.log, logs.Outcomes); log != nil && p != nil && err == nil {
-		log.Info("The victims for the preemption by a PodGroup are determined", "podGroup", g.key.String(), "pods", len(p.victims))
+		log.Info("victims for a PodGroup have been found", "podGroup", g.key.String(), "pods", len(p.victims))
 	}
 	return err
 }

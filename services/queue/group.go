@@ -55,7 +55,7 @@ func (c *cycle) placeGroup(ctx context.Context) error {
 		again(sent, "aborted")
 		return nil
 	case rpc.ReasonOf(err) == "GROUPS_BUSY": // another group takes long: those behind this one do not wait for that
-		c.backOff(sent, busyMessage, false)
+		c.postpone(sent, "groups_busy")
 		return nil
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
 		return err
@@ -76,7 +76,7 @@ func (c *cycle) placeGroup(ctx context.Context) error {
 func (c *cycle) settleGroup(ctx context.Context, sent []*attempt, response *binderv1.PlaceGroupResponse) error {
 	version := wire.Version(response.GetVersion())
 	c.answered(version)
-	var stuck, busy, failed []*attempt
+	var stuck, busy, postponed, failed []*attempt
 	diagnoses := make(map[*attempt]pending.Diagnosis)
 	why := ""
 	for k, a := range sent {
@@ -89,7 +89,11 @@ func (c *cycle) settleGroup(ctx context.Context, sent []*attempt, response *bind
 			}
 			diagnoses[a], stuck = d, append(stuck, a)
 		case binderv1.Outcome_RESULT_BUSY:
-			busy = append(busy, a)
+			if is.GetError() == "" {
+				busy = append(busy, a)
+			} else {
+				postponed = append(postponed, a)
+			}
 		case binderv1.Outcome_RESULT_FAILED:
 			failed, why = append(failed, a), is.GetError()
 		}
@@ -111,8 +115,23 @@ func (c *cycle) settleGroup(ctx context.Context, sent []*attempt, response *bind
 		}
 	})
 	c.backOff(busy, busyMessage, false)
+	c.postpone(postponed, "group_disturbed")
 	c.fail(failed, why)
 	return c.shelveGroup(ctx, stuck, postFilter{clear: !response.GetPreempts() && !response.GetWaits(), started: response.GetPreempts(), asked: true}, func(a *attempt) pending.Diagnosis { return diagnoses[a] })
+}
+
+// postpone leaves pods of a group alone for a moment, of which nothing is known: those behind them are tried meanwhile.
+func (c *cycle) postpone(pods []*attempt, reason string) {
+	c.sh.with(func(q *pending.Queue, now time.Time) {
+		for _, a := range pods {
+			if a.open {
+				q.Postpone(now, a.Attempt)
+				c.s.metrics.retries.WithLabelValues(reason).Inc()
+				c.progress++
+				a.open = false
+			}
+		}
+	})
 }
 
 // groupDiagnosis returns why a pod of a group is not placed.

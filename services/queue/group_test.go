@@ -7,7 +7,9 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -92,6 +94,52 @@ func TestAttemptsOfPodGroupsAreCountedAndLogged(t *testing.T) {
 			}
 			if line := `"Attempting to schedule pod group" shard=0 podGroup="default/g"`; !strings.Contains(log.String(), line) {
 				t.Errorf("%s is not logged:\n%s", line, log)
+			}
+		})
+	}
+}
+
+// TestAGroupThatIsToComeBackKeepsNobodyBehindIt has a group of a high priority told to come back all the time, in two ways: a pod behind it is placed, and nothing is reported of those of the group, against which nothing is known.
+func TestAGroupThatIsToComeBackKeepsNobodyBehindIt(t *testing.T) {
+	for name, answer := range map[string]func(*binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error){
+		"by the turn of groups": func(*binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+			return nil, rpc.Exhausted("GROUPS_BUSY", time.Millisecond, "other PodGroups are being placed")
+		},
+		"by what has changed": func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+			response := new(binderv1.PlaceGroupResponse)
+			for range request.GetPods() {
+				response.Pods = append(response.Pods, &binderv1.GroupedPod{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_BUSY}, Error: "something has changed"})
+			}
+			return response, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			w := newWorld(t, 1)
+			w.filterWorker("f1", nil)
+			w.scoreWorker("s1")
+			w.ledger.node("n1", 1000)
+			var tries atomic.Int32
+			w.binder.grouping = func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+				tries.Add(1)
+				return answer(request)
+			}
+			for i := range 2 {
+				w.ledger.pod(fmt.Sprintf("g-%d", i), 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Group, p.Priority = "g", 1000 })
+			}
+			w.ledger.apply(cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: "g", UID: "g", Gang: true, MinCount: 2}})
+			w.ledger.pod("behind", 100, nil)
+			q, _ := w.queueMember("q1")
+			until(t, "the pod behind the group is placed", func() bool { r := w.row("behind"); return r.Placed() })
+			until(t, "the group is tried again", func() bool { return tries.Load() > 3 })
+			for i := range 2 {
+				pod := fmt.Sprintf("g-%d", i)
+				if got := w.binder.report(pod); got != "" || w.binder.handedIn(pod) {
+					t.Errorf("of %s it is reported %q", pod, got)
+				}
+				if is := pending(t, q)[pod]; is == nil || is.GetMessage() != "" {
+					t.Errorf("%s is %v in the queue", pod, is)
+				}
 			}
 		})
 	}

@@ -237,6 +237,9 @@ func TestFeatureGatesAreKubeSchedulers(t *testing.T) {
 	}
 	known := utilfeature.DefaultMutableFeatureGate.GetAll()
 	has := map[string]bool{"StorageCapacityScoring": true, "VolumeLimitScaling": true, "TaintTolerationComparisonOperators": true}
+	for _, name := range []string{"GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling", "WorkloadAwarePreemption"} { // PodGroups are followed wherever they are served
+		has[name] = true
+	}
 	taken := 0
 	for name := range read {
 		spec, ok := known[featuregate.Feature(name)]

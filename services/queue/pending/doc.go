@@ -4,7 +4,7 @@
 // # Where a pod is
 //
 // A pod that a [Queue] holds is in exactly one [Place]. [Queue.Apply] and [Queue.Reset] follow the log; [Queue.Pop] hands
-// out attempts, and Retry, Await, Fail and Reject take their outcomes in; Recheck and Activate bring pods back.
+// out attempts, and Retry, Postpone, Await, Fail and Reject take their outcomes in; Recheck and Activate bring pods back.
 //
 //	                       enters
 //	          ┌───────────────┴───────────────┐
@@ -33,7 +33,7 @@
 //	                                plugin activates it too often
 //	Backoff         Active          its backoff is over; Activate, of a plugin too, but not again before it is over
 //	InFlight        Active          Retry; Await, if the log up to the version says nothing of it; Reset
-//	InFlight        Backoff         Fail; Reject, if what would have brought it back has happened meanwhile. Active instead if it
+//	InFlight        Backoff         Fail; Postpone, for a second at most; Reject, if what would have brought it back has happened meanwhile. Active instead if it
 //	                                does not back off any more
 //	InFlight        Unschedulable   Reject
 //	Unschedulable   Backoff         a wake-up: a node that has changed fits or could be preempted on, a hint, a change of the

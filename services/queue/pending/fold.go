@@ -324,7 +324,7 @@ func (q *Queue) release(now time.Time, st *cluster.State, d cluster.PreemptionEn
 	if e := q.pods[d.ID]; e != nil {
 		q.follow(st, e, st.Pod(d.ID))
 		switch {
-		case e.gated() && e.place != assumed: // its group has gone meanwhile
+		case e.group != nil && e.place != assumed && lacks(st, e.group.key) != "": // its group has gone meanwhile
 			q.move(now, e, Gated, q.event)
 		case d.Failed:
 			q.Activate(now, d.ID)

@@ -289,3 +289,58 @@ func TestAGroupLargerThanABatchComesToRest(t *testing.T) {
 		}
 	}
 }
+
+// TestAGroupThatIsPostponedLeavesTheLineForASecond has those behind it popped meanwhile, also where nobody else is active, and its backoff does not grow.
+func TestAGroupThatIsPostponedLeavesTheLineForASecond(t *testing.T) {
+	g := newGangs(t)
+	g.group("g", 2)
+	g.pod(1, "g", 5)
+	g.pod(2, "g", 5)
+	for range 5 {
+		batch := g.wants("1 2")
+		g.pod(3, "", 0)
+		for _, a := range batch {
+			g.q.Postpone(g.now, a)
+		}
+		g.places("1 backoff, 2 backoff, 3 active")
+		g.wants("3")
+		g.wants("")
+		g.apply(cluster.PodRemoved{ID: 3})
+		g.now = g.now.Add(time.Second)
+	}
+	batch := g.wants("1 2")
+	g.apply(cluster.ObjectRemoved{ObjectKey: cluster.ObjectKey{Kind: cluster.PodGroupKind, Namespace: "a", Name: "g"}})
+	for _, a := range batch {
+		g.q.Postpone(g.now, a) // in vain: the attempt is void
+	}
+	g.places("1 gated, 2 gated")
+}
+
+// TestAGangWhoseEvictionsFailIsTriedAgainAtOnce has its leader bring the others along.
+func TestAGangWhoseEvictionsFailIsTriedAgainAtOnce(t *testing.T) {
+	g := newGangs(t)
+	g.group("g", 2)
+	g.pod(1, "g", 5)
+	g.pod(2, "g", 5)
+	batch := g.wants("1 2")
+	g.apply(cluster.PodSet{ID: 98, Pod: cluster.Pod{UID: "victim", NodeName: "n1", Priority: -1}}, cluster.PreemptionStarted{ID: 1, Node: 0, Victims: []cluster.PodID{98}})
+	for _, a := range batch {
+		g.q.Reject(g.now, g.st, a, Diagnosis{Version: g.st.Version(), Asked: true})
+	}
+	g.wants("")
+	g.apply(cluster.PreemptionEnded{ID: 1, Failed: true})
+	if _, batch := g.popped(10); len(batch) != 2 {
+		t.Errorf("%d pods are tried, want both", len(batch))
+	}
+}
+
+// TestAGangOfMorePodsThanAreTriedAtATimeSaysSo rather than that it fits nowhere, again and again.
+func TestAGangOfMorePodsThanAreTriedAtATimeSaysSo(t *testing.T) {
+	g := newGangs(t)
+	g.group("g", LargestGroup+1)
+	g.pod(1, "g", 0)
+	g.places("1 gated")
+	if want := "a gang of more than 10000 pods cannot be placed"; g.why(1) != want {
+		t.Errorf("it says %q, want %q", g.why(1), want)
+	}
+}

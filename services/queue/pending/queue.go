@@ -382,6 +382,20 @@ func (q *Queue) Retry(now time.Time, a Attempt) {
 	}
 }
 
+// Postpone has an attempt's pod back off for a second at most: nothing is known against it, but others go first, for it would be as it was.
+func (q *Queue) Postpone(now time.Time, a Attempt) {
+	if e := q.inFlight(a); e != nil {
+		q.unlink(e)
+		e.asked, e.expiry = true, now.Truncate(time.Second)
+		q.link(e)
+		to := Backoff
+		if e.gated() {
+			to = Gated
+		}
+		q.move(now, e, to, "")
+	}
+}
+
 // Await leaves an attempt's pod in flight until the log up to version has been folded, which says what became of it.
 // If it says nothing, the pod is active again.
 func (q *Queue) Await(now time.Time, a Attempt, version cluster.Version, silence Silence) {
