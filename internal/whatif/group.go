@@ -60,58 +60,125 @@ func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutc
 	return t.inDomains()
 }
 
-// ConfirmGroup finds out whether pods that PlaceGroup has placed still fit where they were, each, as it is now, and their nodes are in the same domain: not whether they would be placed there. If not, what was found is not to be placed.
+// ConfirmGroup finds out whether pods that PlaceGroup has placed still fit where they were, each, as it is now, and their nodes are in the same domain: not whether they would be placed there. One that does not gets another node of the
+// domain, which found says then. If there is none, what was found is not to be placed.
 func ConfirmGroup(w *World, key cluster.GroupKey, found *GroupOutcome) (fits bool, err error) {
 	err = w.Try(func() error {
-		st, e := w.State(), w.Evaluator()
 		var left []*PodOutcome
 		for k := range found.Pods {
 			if found.Pods[k].Outcome == Placed {
 				left = append(left, &found.Pods[k])
 			}
 		}
+		t, d := confirming(w, key, found)
+		if d == nil {
+			return nil
+		}
+		// 1. Where they were; what some want near may come with others.
 		for more := true; more && len(left) > 0; {
 			more = false
 			still := left[:0]
 			for _, p := range left {
-				row, node := st.Pod(p.Pod), st.Nodes.ByName(p.Node)
-				if row == nil || row.Placed() || node == cluster.NoNode {
-					return nil
-				}
-				v, known := e.Node(st, engine.SubjectOf(&row.Pod), p.Pod, node)
-				if !known || !v.Feasible() {
-					still = append(still, p) // what it wants near may come
-					continue
-				}
-				switch err := w.assume(p.Pod, node); {
-				case errors.Is(err, errNoVolumes):
-					return nil
-				case err != nil:
+				ok, err := t.stays(p, d)
+				if err != nil {
 					return err
 				}
-				p.Volumes, more = slices.Clone(st.Chosen(p.Pod)), true
+				if more = more || ok; !ok {
+					still = append(still, p)
+				}
 			}
 			left = still
 		}
-		fits = len(left) == 0 && inOneDomain(st, st.PodGroup(key), found)
+		// 2. Elsewhere.
+		for more := true; more && len(left) > 0; {
+			more = false
+			still := left[:0]
+			for _, p := range left {
+				ok, err := t.moves(p, d)
+				if err != nil {
+					return err
+				}
+				if more = more || ok; !ok {
+					still = append(still, p)
+				}
+			}
+			left = still
+		}
+		fits = len(left) == 0
 		return nil
 	})
 	return fits, err
 }
 
-// inOneDomain reports whether all nodes on which pods have been placed are still in the domain that was found.
-func inOneDomain(st *cluster.State, group *cluster.PodGroup, found *GroupOutcome) bool {
-	if group == nil || len(group.Topology) == 0 {
-		return group != nil
+// confirming returns what places pods in the domain that was found; nil: it is not theirs any more, or one of them is not what it was.
+func confirming(w *World, key cluster.GroupKey, found *GroupOutcome) (*trial, *domain) {
+	st := w.State()
+	group := st.PodGroup(key)
+	if group == nil {
+		return nil, nil
 	}
-	in := domainOf(st, group.Topology)
-	return !slices.ContainsFunc(found.Pods, func(p PodOutcome) bool {
-		if p.Outcome != Placed {
-			return false
+	t := &trial{w: w, group: group, key: key, failed: make(map[engine.Subject]cluster.Version)}
+	for k := range found.Pods {
+		if row := st.Pod(found.Pods[k].Pod); found.Pods[k].Outcome == Placed && (row == nil || row.Placed()) {
+			return nil, nil
 		}
-		name, ok := in(st.Nodes.ByName(p.Node))
-		return !ok || name != found.Domain
-	})
+	}
+	if len(group.Topology) == 0 {
+		return t, &domain{nodes: st.Nodes.Live, anywhere: true}
+	}
+	all := domains(st, group.Topology)
+	if st.GroupPlaced(key) > 0 {
+		var err error
+		if all, err = t.whereItIs(all); err != nil {
+			return nil, nil
+		}
+	}
+	k := slices.IndexFunc(all, func(d domain) bool { return d.name == found.Domain })
+	if k < 0 {
+		return nil, nil
+	}
+	return t, &all[k]
+}
+
+// stays assumes a pod on the node that was found for it, if it still fits there.
+func (t *trial) stays(p *PodOutcome, d *domain) (ok bool, err error) {
+	if err := t.w.Between(); err != nil {
+		return false, err
+	}
+	st := t.w.State()
+	node := st.Nodes.ByName(p.Node)
+	if node == cluster.NoNode || !d.nodes.Has(node) {
+		return false, nil
+	}
+	v, known := t.w.Evaluator().Node(st, engine.SubjectOf(&st.Pod(p.Pod).Pod), p.Pod, node)
+	if !known || !v.Feasible() {
+		return false, nil
+	}
+	return t.confirm(p, node)
+}
+
+// moves assumes a pod on the node that is the best for it by now.
+func (t *trial) moves(p *PodOutcome, d *domain) (ok bool, err error) {
+	if err := t.w.Between(); err != nil {
+		return false, err
+	}
+	node, _, ok := t.best(p.Pod, d.nodes)
+	if !ok {
+		return false, nil
+	}
+	return t.confirm(p, node)
+}
+
+func (t *trial) confirm(p *PodOutcome, node cluster.NodeIndex) (ok bool, err error) {
+	switch err := t.w.assume(p.Pod, node); {
+	case errors.Is(err, errNoVolumes):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	st := t.w.State()
+	p.Node, p.Volumes = st.Nodes.Spec[node].Name, slices.Clone(st.Chosen(p.Pod))
+	return true, nil
 }
 
 // trial is one run of PlaceGroup.

@@ -15,6 +15,7 @@ type GroupPreemption struct {
 	Nodes  []string          // of each of its pods, in their order; "": it finds none even so
 	Domain string            // of a group with a topology
 	Found  engine.Preemption // the victims, the most important first; Node is no node
+	UIDs   []string          // of the victims: by the time that they go, their ids may be those of others
 	Fits   bool              // nobody has to go, by now
 }
 
@@ -79,13 +80,13 @@ func PreemptGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (out Gro
 	return out, "", true, nil
 }
 
-// ConfirmGroupPreemption finds out where the pods of a PodGroup go when victims are gone that PreemptGroup has found, in a World that may have changed since, as disturbed says: in the same domain. Not ok: somebody else
+// ConfirmGroupPreemption finds out what is left, in a World that has changed since, of what PreemptGroup has found: where the pods of the PodGroup go, in the same domain, when those victims are gone that are there still. Not ok: others
 // would have to go by now, or nobody, or a victim has become too important.
-func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID, domainName string, victims []cluster.PodID, disturbed bool) (nodes []string, ok bool, err error) {
+func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID, found *GroupPreemption) (now GroupPreemption, ok bool, err error) {
 	st := w.State()
 	group := st.PodGroup(key)
 	if group == nil || len(pods) == 0 {
-		return nil, false, nil
+		return GroupPreemption{}, false, nil
 	}
 	t := trial{w: w, group: group, key: key, pods: pods}
 	if group.Gang {
@@ -94,7 +95,7 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 	before := st.GroupPlaced(key)
 	t.wants = max(t.wants, before+1)
 	if t.profile() == nil {
-		return nil, false, nil
+		return GroupPreemption{}, false, nil
 	}
 	d := domain{nodes: st.Nodes.Live, anywhere: true}
 	all := []domain{d}
@@ -102,43 +103,46 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 		all = domains(st, group.Topology)
 		if before > 0 {
 			if all, err = t.whereItIs(all); err != nil {
-				return nil, false, nil
+				return GroupPreemption{}, false, nil
 			}
 		}
-		k := slices.IndexFunc(all, func(d domain) bool { return d.name == domainName })
+		k := slices.IndexFunc(all, func(d domain) bool { return d.name == found.Domain })
 		if k < 0 {
-			return nil, false, nil
+			return GroupPreemption{}, false, nil
 		}
 		d = all[k]
 	}
-	if !t.mayGo(victims) {
-		return nil, false, nil
+	now.Domain = found.Domain
+	for k, id := range found.Found.Victims {
+		if row := st.Pod(id); row != nil && row.UID == found.UIDs[k] && row.Node != cluster.NoNode {
+			now.Found.Victims, now.UIDs = append(now.Found.Victims, id), append(now.UIDs, row.UID)
+		}
+	}
+	if len(now.UIDs) == 0 || !t.mayGo(now.Found.Victims) {
+		return GroupPreemption{}, false, nil
 	}
 	for k := range all {
-		if !disturbed { // they had to go a moment ago
-			break
-		}
 		if fits, err := t.fits(&all[k], before); err != nil || fits {
-			return nil, false, err
+			return GroupPreemption{}, false, err
 		}
 	}
 	err = w.Try(func() error {
-		for _, id := range victims {
+		for _, id := range now.Found.Victims {
 			if err := w.Apply(cluster.PodRemoved{ID: id}); err != nil {
 				return err
 			}
 		}
 		at, placed, err := t.places(&d)
 		ok = before+placed >= t.wants
-		nodes = make([]string, len(at))
+		now.Nodes = make([]string, len(at))
 		for k, node := range at {
 			if node != cluster.NoNode {
-				nodes[k] = st.Nodes.Spec[node].Name
+				now.Nodes[k] = st.Nodes.Spec[node].Name
 			}
 		}
 		return err
 	})
-	return nodes, ok, err
+	return now, ok, err
 }
 
 // mayGo reports whether victims are on nodes, less important than the group, and with them all of groups that are disrupted whole.
@@ -363,7 +367,7 @@ func (t *trial) makeRoom(d *domain, units []*unit, before int) (out GroupPreempt
 		out.Found.Violations += violations[u]
 		for k := range u.rows {
 			p := &u.rows[k].pod
-			out.Found.Victims = append(out.Found.Victims, u.rows[k].id)
+			out.Found.Victims, out.UIDs = append(out.Found.Victims, u.rows[k].id), append(out.UIDs, p.UID)
 			out.Found.PrioritySum += int64(p.Priority) + 1<<31
 		}
 		if u.priority > out.Found.HighestPriority {

@@ -202,6 +202,22 @@ func TestThePreemptionOfAGangIsThatOfASlowModel(t *testing.T) {
 	})
 }
 
+func gonePod(name string) source.Event {
+	return source.Event{Kind: source.PodGone, Pod: source.Pod{Pod: cluster.Pod{UID: name}}}
+}
+
+// evicted returns the preemption of pods, as it was found when all of them were there: who is not there any more has some id.
+func evicted(st *cluster.State, names ...string) (found GroupPreemption) {
+	for _, name := range names {
+		id, ok := st.PodByUID(name)
+		if !ok {
+			id, _ = st.PodByUID("other")
+		}
+		found.Found.Victims, found.UIDs = append(found.Found.Victims, id), append(found.UIDs, name)
+	}
+	return found
+}
+
 // TestNobodyGoesForAGroupThatFitsByNow asks whether victims that were found are still to go, when the cluster is another.
 func TestNobodyGoesForAGroupThatFitsByNow(t *testing.T) {
 	events := []source.Event{
@@ -211,24 +227,22 @@ func TestNobodyGoesForAGroupThatFitsByNow(t *testing.T) {
 	for _, tt := range []struct {
 		what string
 		more []source.Event
-		want bool
+		want int // go
 	}{
-		{"nothing has changed", nil, true},
-		{"there is room for one", []source.Event{setNode(aNode("n2", "z", 1000))}, true},
-		{"there is room for both", []source.Event{setNode(aNode("n2", "z", 2000))}, false},
-		{"a victim is more important", []source.Event{setPod(on(prior(aPod("low-2", 1000), 10), "n1"))}, false},
+		{"nothing has changed", nil, 2},
+		{"there is room for one", []source.Event{setNode(aNode("n2", "z", 1000))}, 2},
+		{"there is room for both", []source.Event{setNode(aNode("n2", "z", 2000))}, 0},
+		{"a victim is more important", []source.Event{setPod(on(prior(aPod("low-2", 1000), 10), "n1"))}, 0},
+		{"one is gone", []source.Event{gonePod("low-2")}, 1},
+		{"another one has the id of one that is gone", []source.Event{gonePod("low-2"), setNode(aNode("n2", "z", 1000)), setPod(on(prior(aPod("other", 1000), 1), "n2"))}, 1},
+		{"they are gone, and others there", []source.Event{gonePod("low-1"), gonePod("low-2"), setPod(on(prior(aPod("other", 2000), 1), "n1"))}, 0},
 	} {
 		s := sandbox(t, append(slices.Clone(events), tt.more...)...)
 		try(t, s, func(w *World) error {
-			var victims []cluster.PodID
-			for id, row := range w.State().Pods() {
-				if strings.HasPrefix(row.Name, "low-") {
-					victims = append(victims, id)
-				}
-			}
-			_, ok, err := ConfirmGroupPreemption(w, groupKey("g"), ids(w.State(), "g"), "", victims, true)
-			if ok != tt.want {
-				t.Errorf("%s: they are to go: %v, want %v", tt.what, ok, tt.want)
+			found := evicted(w.State(), "low-1", "low-2")
+			left, ok, err := ConfirmGroupPreemption(w, groupKey("g"), ids(w.State(), "g"), &found)
+			if ok != (tt.want > 0) || len(left.UIDs) != tt.want && ok {
+				t.Errorf("%s: %v are to go: %v, want %d", tt.what, left.UIDs, ok, tt.want)
 			}
 			return err
 		})
@@ -277,12 +291,8 @@ func TestNobodyGoesForAGroupThatFitsInAnotherDomain(t *testing.T) {
 			t.Errorf("%s: %q go, want somebody: %v", tt.what, names, tt.want)
 		}
 		try(t, s, func(w *World) error {
-			var victims []cluster.PodID
-			for id, row := range w.State().Pods() {
-				if row.Name == "low" {
-					victims = append(victims, id)
-				}
-			}
+			victims := evicted(w.State(), "low")
+			victims.Domain = "a"
 			found, _, _, err := PreemptGroup(w, groupKey("g"), ids(w.State(), "g"))
 			if err != nil {
 				return err
@@ -290,16 +300,11 @@ func TestNobodyGoesForAGroupThatFitsInAnotherDomain(t *testing.T) {
 			if found.Fits == tt.want {
 				t.Errorf("%s: it fits: %v", tt.what, found.Fits)
 			}
-			for _, disturbed := range []bool{true, false} {
-				_, ok, err := ConfirmGroupPreemption(w, groupKey("g"), ids(w.State(), "g"), "a", victims, disturbed)
-				if err != nil {
-					return err
-				}
-				if ok != (tt.want || !disturbed) { // what has not changed since is not looked at again
-					t.Errorf("%s, disturbed: %v: they are to go: %v", tt.what, disturbed, ok)
-				}
+			_, ok, err := ConfirmGroupPreemption(w, groupKey("g"), ids(w.State(), "g"), &victims)
+			if err == nil && ok != tt.want {
+				t.Errorf("%s: they are to go: %v", tt.what, ok)
 			}
-			return nil
+			return err
 		})
 	}
 }

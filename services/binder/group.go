@@ -1,10 +1,11 @@
 package binder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"math"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -25,89 +26,100 @@ const (
 	triesAside = 3
 	// searchFor bounds how long it is looked for places for a group, or for whom it preempts.
 	searchFor = 5 * time.Second
-	// groupTurn is for how long a group waits for its turn before its shard is told to come back.
-	groupTurn = 100 * time.Millisecond
+	// confirmFor bounds how long it is looked at whether what was found holds still, while the ledger waits.
+	confirmFor = time.Second
 )
 
 // groups is where pods of PodGroups are tried before they are placed: a copy of the ledger, which follows it. One group is tried at a time.
 type groups struct {
-	turn    chan struct{} // holds one value while a group is being tried, by whom sandbox is used
-	sandbox *whatif.Sandbox
+	turns   groupTurns      // of who uses the rest
+	sandbox *whatif.Sandbox // nil: there is none
 	config  engine.EvaluatorConfig
 	vain    map[cluster.GroupKey]time.Time // when nobody was found who could go for them
-	long    map[cluster.GroupKey]time.Time // since when each search of them has taken too long, while they hold room
-	refused waiting
-	tried   func() // is called when a group has been tried while others go on; nil: nothing is
+	long    map[string]time.Time           // by uid, since when each search of them has taken too long, while they hold room
+	// disturbed is how often in a row something has changed each time that they were tried.
+	disturbed map[cluster.GroupKey]int
+	tried     func() // is called when a group has been tried while others go on; nil: nothing is
 }
 
 func newGroups(parallelism int) *groups {
-	return &groups{turn: make(chan struct{}, 1), config: engine.EvaluatorConfig{Parallelism: parallelism}}
+	return &groups{config: engine.EvaluatorConfig{Parallelism: parallelism}}
 }
 
-// take waits for the turn of groups, in the name of a shard. A shard that comes back has it before those that were told to later, or not at all: else groups that are searched for long could keep it from others.
-func (g *groups) take(ctx context.Context, shard int32) (leave func(), err error) {
-	busy := rpc.Exhausted("GROUPS_BUSY", 50*time.Millisecond, "other PodGroups are being placed")
-	if !g.refused.may(shard, time.Now()) {
-		return nil, busy
-	}
-	timer := time.NewTimer(groupTurn)
-	defer timer.Stop()
+// take waits for the turn of groups, which they have by priority, then in the order in which they come. Each shard asks for one at a time.
+func (g *groups) take(ctx context.Context, priority int32) (leave func(), err error) {
+	ready := g.turns.enter(priority)
 	select {
-	case g.turn <- struct{}{}:
-		g.refused.remove(shard)
-		return func() { <-g.turn }, nil
-	case <-timer.C:
-		g.refused.add(shard, time.Now())
-		return nil, busy
+	case <-ready:
+		return g.turns.leave, nil
 	case <-ctx.Done():
+		g.turns.giveUp(ready)
 		return nil, ctx.Err()
 	}
 }
 
-// comesBack is how long a shard is waited for that was told to come back: it does within a second, if it still has groups.
-const comesBack = 2 * time.Second
-
-// waiting is the shards that have been told to come back, in the order in which they were first. It may be used concurrently.
-type waiting struct {
-	mu     sync.Mutex
-	shards []int32
-	until  map[int32]time.Time
+// groupTurns is who has the turn of groups, and who waits for it. It may be used concurrently.
+type groupTurns struct {
+	mu      sync.Mutex
+	taken   bool
+	waiting []groupWaiter // in the order in which they have it
 }
 
-// add has a shard waited for.
-func (w *waiting) add(shard int32, now time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !slices.Contains(w.shards, shard) {
-		w.shards = append(w.shards, shard)
+type groupWaiter struct {
+	priority int32
+	ready    chan struct{} // closed when it has the turn
+}
+
+// enter returns what is closed when the caller has the turn: then it is to call leave.
+func (t *groupTurns) enter(priority int32) (ready chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := groupWaiter{priority, make(chan struct{})}
+	at, _ := slices.BinarySearchFunc(t.waiting, w, func(a, b groupWaiter) int { return cmp.Or(cmp.Compare(b.priority, a.priority), -1) }) // behind its equals
+	t.waiting = slices.Insert(t.waiting, at, w)
+	t.next()
+	return w.ready
+}
+
+// next gives the turn to the first who waits, if nobody has it. The caller holds the lock.
+func (t *groupTurns) next() {
+	if !t.taken && len(t.waiting) > 0 {
+		t.taken = true
+		close(t.waiting[0].ready)
+		t.waiting = slices.Delete(t.waiting, 0, 1)
 	}
-	if w.until == nil {
-		w.until = make(map[int32]time.Time)
+}
+
+// leave gives the turn back.
+func (t *groupTurns) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.taken = false
+	t.next()
+}
+
+// giveUp ends the wait of one who does not want the turn any more, or gives it back if it has come meanwhile.
+func (t *groupTurns) giveUp(ready chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := len(t.waiting); n > 0 {
+		if t.waiting = slices.DeleteFunc(t.waiting, func(w groupWaiter) bool { return w.ready == ready }); len(t.waiting) < n {
+			return
+		}
 	}
-	w.until[shard] = now.Add(comesBack)
+	t.taken = false
+	t.next()
 }
 
-func (w *waiting) remove(shard int32) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.forget(func(s int32) bool { return s == shard })
-}
-
-func (w *waiting) forget(which func(int32) bool) {
-	w.shards = slices.DeleteFunc(w.shards, which)
-	maps.DeleteFunc(w.until, func(s int32, _ time.Time) bool { return which(s) })
-}
-
-// may reports whether it is a shard's turn to wait. If not, it is waited for from now on.
-func (w *waiting) may(shard int32, now time.Time) bool {
-	w.mu.Lock()
-	w.forget(func(s int32) bool { return now.After(w.until[s]) })
-	ok := len(w.shards) == 0 || w.shards[0] == shard
-	w.mu.Unlock()
-	if !ok {
-		w.add(shard, now)
+// try has the turn if nobody has it or waits for it.
+func (t *groupTurns) try() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.taken || len(t.waiting) > 0 {
+		return false
 	}
-	return ok
+	t.taken = true
+	return true
 }
 
 // follow brings the copy up to date. The caller has the turn and holds the ledger's lock, or calls apply later, without it.
@@ -123,11 +135,9 @@ func (g *groups) follow(l *ledger) (apply func() error) {
 
 // drop forgets the copy, which has missed too much, unless it is in use. It does not wait.
 func (g *groups) drop() {
-	select {
-	case g.turn <- struct{}{}:
+	if g.turns.try() {
 		g.sandbox = nil
-		<-g.turn
-	default:
+		g.turns.leave()
 	}
 }
 
@@ -161,12 +171,12 @@ func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) 
 	}
 	ctx, done := t.within(ctx)
 	defer done()
-	leave, err := t.groups.take(ctx, req.GetShard())
+	g := &grouped{key: cluster.GroupKey{Namespace: req.GetNamespace(), Name: req.GetName()}, req: req}
+	leave, err := t.groups.take(ctx, t.priorityOf(g))
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	g := &grouped{key: cluster.GroupKey{Namespace: req.GetNamespace(), Name: req.GetName()}, req: req}
 	began := time.Now()
 	placed, err := t.tryAndPlace(ctx, g)
 	if err == nil {
@@ -184,6 +194,19 @@ func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) 
 		return nil, rpc.Error(codes.Internal, "BROKEN_LEDGER", "place group: the ledger is broken")
 	}
 	return g.resp, nil
+}
+
+// priorityOf returns the highest priority of a group's pods, by which it stands in the queue.
+func (t *term) priorityOf(g *grouped) int32 {
+	highest := int32(math.MinInt32)
+	t.ledger.read(func(st *cluster.State) {
+		for _, p := range g.req.GetPods() {
+			if row := st.Pod(cluster.PodID(p.GetId())); row != nil && row.UID == p.GetUid() {
+				highest = max(highest, row.Priority)
+			}
+		}
+	})
+	return highest
 }
 
 // errUntried is wrapped by errors that say nothing of the ledger.
@@ -238,15 +261,18 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 		switch {
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", context.Cause(ctx)))
-		case errors.Is(err, errLongSearch) && g.nominated() && t.groups.keeps(g.key, time.Now()): // others have gone for it, and the room is still held
+		case errors.Is(err, errLongSearch) && g.nominated() && t.groups.keeps(g.uid, time.Now()): // others have gone for it, and the room is still held
 			g.end(binderv1.Outcome_RESULT_BUSY, err.Error())
 			return nil, nil
 		case err != nil: // it is not tried again at once: so it would be for ever
 			g.end(binderv1.Outcome_RESULT_FAILED, fmt.Sprintf("the PodGroup %v could not be tried: %v", g.key, err))
 			return nil, nil
 		}
-		delete(t.groups.long, g.key)
+		if len(g.pods) > 0 {
+			delete(t.groups.long, g.uid)
+		}
 		if !g.found.Placed {
+			delete(t.groups.disturbed, g.key)
 			g.leave()
 			return nil, nil
 		}
@@ -259,12 +285,29 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 			return holds
 		})
 		if err != nil || holds {
+			delete(t.groups.disturbed, g.key)
 			return placed, err
 		}
 		t.conflict(conflictRetry)
 	}
-	g.end(binderv1.Outcome_RESULT_BUSY, whyDisturbed) // those behind it do not wait for that
+	t.comeBack(g)
 	return nil, nil
+}
+
+// mostDisturbed is how often in a row a group comes back in a moment because something had changed each time that it was tried. Then it backs off, and says so.
+const mostDisturbed = 5
+
+// comeBack has a group tried again for which something has changed each time that it was tried.
+func (t *term) comeBack(g *grouped) {
+	if t.groups.disturbed == nil || len(t.groups.disturbed) >= mostHopeless {
+		t.groups.disturbed = make(map[cluster.GroupKey]int)
+	}
+	if t.groups.disturbed[g.key]++; t.groups.disturbed[g.key] < mostDisturbed {
+		g.end(binderv1.Outcome_RESULT_RETRY, whyDisturbed) // those behind it do not wait for that
+		return
+	}
+	delete(t.groups.disturbed, g.key)
+	g.end(binderv1.Outcome_RESULT_BUSY, "again and again, "+whyDisturbed)
 }
 
 // whyDisturbed says of a group that it is tried again.
@@ -273,19 +316,19 @@ const whyDisturbed = "something has changed meanwhile where it was to go"
 // keepFor is how long a group keeps its nominations of which each search takes too long: they hold room.
 const keepFor = time.Minute
 
-// keeps reports whether a group whose search has taken too long is to keep its nominations.
-func (g *groups) keeps(key cluster.GroupKey, now time.Time) bool {
-	since, ok := g.long[key]
-	if !ok {
+// keeps reports whether a group whose search has taken too long is to keep its nominations. Of one that has not been searched for as long again, it is not known any more.
+func (g *groups) keeps(uid string, now time.Time) bool {
+	since, ok := g.long[uid]
+	if !ok || now.Sub(since) >= 2*keepFor {
 		if g.long == nil || len(g.long) >= mostHopeless {
-			g.long = make(map[cluster.GroupKey]time.Time)
+			g.long = make(map[string]time.Time)
 		}
-		g.long[key], since = now, now
+		g.long[uid], since = now, now
 	}
 	if now.Sub(since) < keepFor {
 		return true
 	}
-	delete(g.long, key)
+	delete(g.long, uid)
 	return false
 }
 
@@ -294,7 +337,7 @@ func (t *term) confirmGroup(ctx context.Context, g *grouped) (fits bool) {
 	if t.groups.follow(t.ledger)() != nil {
 		return false
 	}
-	err := t.onCopy(ctx, g, func(w *whatif.World) (err error) {
+	err := t.onCopy(ctx, g, confirmFor, func(w *whatif.World) (err error) {
 		fits, err = whatif.ConfirmGroup(w, g.key, &g.found)
 		return err
 	})
@@ -303,7 +346,7 @@ func (t *term) confirmGroup(ctx context.Context, g *grouped) (fits bool) {
 
 // same reports whether the pods that were tried are what they were, to all that placing them depends on.
 func (g *grouped) same(st *cluster.State) bool {
-	if is := st.PodGroup(g.key); is != g.group && !(is != nil && g.group != nil && is.UID == g.group.UID && is.Gang == g.group.Gang && is.MinCount == g.group.MinCount && slices.Equal(is.Topology, g.group.Topology)) {
+	if is := st.PodGroup(g.key); is != g.group && !(is != nil && g.group != nil && is.UID == g.group.UID && is.Gang == g.group.Gang && is.MinCount == g.group.MinCount && is.Untold == g.group.Untold && slices.Equal(is.Topology, g.group.Topology)) {
 		return false
 	}
 	if now := st.GroupPlaced(g.key); now < g.before || now > g.before && g.group != nil && len(g.group.Topology) > 0 { // which may be in another domain
@@ -418,14 +461,14 @@ func (t *term) try(ctx context.Context, g *grouped) error {
 	if len(g.pods) == 0 {
 		return nil
 	}
-	return t.onCopy(ctx, g, func(w *whatif.World) (err error) {
+	return t.onCopy(ctx, g, searchFor, func(w *whatif.World) (err error) {
 		g.found, err = whatif.PlaceGroup(w, g.key, g.pods)
 		return err
 	})
 }
 
-// onCopy tries something on the copy, which is left as it was, for as long as a search may take. The caller has the turn.
-func (t *term) onCopy(ctx context.Context, g *grouped, ask func(*whatif.World) error) (err error) {
+// onCopy tries something on the copy, which is left as it was, for so long at most. The caller has the turn.
+func (t *term) onCopy(ctx context.Context, g *grouped, atMost time.Duration, ask func(*whatif.World) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			t.conflict(conflictPanic)
@@ -433,7 +476,7 @@ func (t *term) onCopy(ctx context.Context, g *grouped, ask func(*whatif.World) e
 			err = errors.New("it cannot be judged")
 		}
 	}()
-	ctx, cancel := context.WithTimeoutCause(ctx, searchFor, errLongSearch)
+	ctx, cancel := context.WithTimeoutCause(ctx, atMost, errLongSearch)
 	defer cancel()
 	if err = t.groups.sandbox.Try(ctx, ask); err != nil && context.Cause(ctx) == errLongSearch {
 		err = errLongSearch

@@ -1,16 +1,20 @@
 package binder
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/whatif"
 )
 
 // ofGroup makes a pod one of a PodGroup.
@@ -360,42 +364,137 @@ func TestAPodThatComesLateToAGangPreempts(t *testing.T) {
 	}
 }
 
-// TestAShardThatWasToldToComeBackHasTheNextTurnOfGroups though another one asks all the time.
-func TestAShardThatWasToldToComeBackHasTheNextTurnOfGroups(t *testing.T) {
-	var w waiting
-	now := time.Unix(1000, 0)
-	may := func(shard int32, want bool) {
-		t.Helper()
-		if got := w.may(shard, now); got != want {
-			t.Errorf("shard %d may: %v, want %v", shard, got, want)
+// TestGroupsHaveTheTurnByPriorityAndThenInTheOrderInWhichTheyCome, and who gives up keeps nobody from it, nor who has it given as it gives up.
+func TestGroupsHaveTheTurnByPriorityAndThenInTheOrderInWhichTheyCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroups(1)
+		leave, err := g.take(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		impatient, giveUp := context.WithCancel(t.Context())
+		var order []int // under the turn
+		var all sync.WaitGroup
+		for i, priority := range []int32{5, 9, 5, 5, 7} {
+			ctx := t.Context()
+			if i == 1 || i == 2 {
+				ctx = impatient
+			}
+			all.Go(func() {
+				leave, err := g.take(ctx, priority)
+				if err != nil {
+					return
+				}
+				order = append(order, i)
+				leave()
+			})
+			synctest.Wait()
+		}
+		giveUp()
+		synctest.Wait()
+		if g.turns.try() {
+			t.Error("two have the turn")
+		}
+		leave()
+		all.Wait()
+		if want := []int{4, 0, 3}; !slices.Equal(order, want) {
+			t.Errorf("they have it as %v, want %v", order, want)
+		}
+		// The turn has come, and is not wanted any more.
+		given := g.turns.enter(0)
+		g.turns.giveUp(given)
+		if !g.turns.try() {
+			t.Error("nobody has the turn, and it cannot be taken")
+		}
+	})
+}
+
+// TestWhoIsFoundForAGangGoesIfThatIsSoStill has the cluster change each time that somebody has been found who could go for a gang: nobody goes if it fits without.
+func TestWhoIsFoundForAGangGoesIfThatIsSoStill(t *testing.T) {
+	for changes := range triesAside + 1 {
+		for _, fits := range []bool{false, true} {
+			t.Run(fmt.Sprint(changes, fits), func(t *testing.T) {
+				term := pureTerm(t, newFakeSource())
+				observe(t, term, node("a", 1000), node("b", 1000), on(pod("v", 1000), "a"), on(pod("w", 1000), "b"), gangSet("g", 2), prior(ofGroup(pod("p", 1000), "g"), 10), prior(ofGroup(pod("q", 1000), "g"), 10))
+				tried := 0
+				term.groups.tried = func() {
+					if tried++; tried > changes {
+						return
+					}
+					observe(t, term, node(fmt.Sprint("small-", tried), 100)) // of no use
+					if fits && tried == changes {
+						observe(t, term, node("c", 2000))
+					}
+				}
+				outcomes, message, _ := together(t, term, 1, "p", "q")
+				want, why := "no fit no fit", groupWaits
+				switch {
+				case fits && changes == triesAside: // it is found so the next time
+					why = "pod group is unschedulable: 0 of at least 2 pods fit, preemption: " + whyDisturbed
+				case fits && changes > 0:
+					want, why = "retry retry", message
+				}
+				if outcomes != want || message != why {
+					t.Errorf("%s, %q; want %s, %q", outcomes, message, want, why)
+				}
+				if want := min(changes+1, triesAside); tried != want && (!fits || tried != changes) {
+					t.Errorf("tried %d times beside others, want %d", tried, want)
+				}
+			})
 		}
 	}
-	may(1, true)
-	w.add(2, now) // 1 takes long
-	may(1, false)
-	may(3, false)
-	may(2, true)
-	w.remove(2)
-	may(3, false) // 1 was told to come back before
-	may(1, true)
-	w.remove(1)
-	may(3, true)
-	w.remove(3)
-	// Who does not come back is not waited for.
-	w.add(2, now)
-	may(1, false)
-	now = now.Add(comesBack + time.Nanosecond)
-	may(2, true) // nor has it lost anything by that
-	may(1, true)
-	if len(w.shards) != 0 || len(w.until) != 0 {
-		t.Errorf("left are %v, %v", w.shards, w.until)
+}
+
+// TestAPodOfAGangWhosePlaceIsTakenEachTimeGoesElsewhere has the node that was found for one filled each time that the gang has been tried: it is placed all the same, and comes to rest.
+func TestAPodOfAGangWhosePlaceIsTakenEachTimeGoesElsewhere(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	events := []any{gangSet("g", 2), ofGroup(pod("p", 1000), "g"), ofGroup(pod("q", 1000), "g")}
+	for i := range triesAside + 2 {
+		events = append(events, node(fmt.Sprint("n", i), 1000))
+	}
+	observe(t, term, events...)
+	g := func() *whatif.GroupOutcome { // as it is found now
+		found := new(whatif.GroupOutcome)
+		term.ledger.read(func(st *cluster.State) {
+			_ = whatif.New(st, term.groups.config).Try(t.Context(), func(w *whatif.World) (err error) {
+				p, _ := st.PodByUID("p")
+				q, _ := st.PodByUID("q")
+				*found, err = whatif.PlaceGroup(w, cluster.GroupKey{Namespace: "default", Name: "g"}, []cluster.PodID{p, q})
+				return err
+			})
+		})
+		return found
+	}
+	tried := 0
+	term.groups.tried = func() {
+		tried++
+		observe(t, term, on(pod(fmt.Sprint("y-", tried), 500), g().Pods[0].Node))
+	}
+	if outcomes, message, _ := together(t, term, 1, "p", "q"); outcomes != "assumed assumed" || tried != triesAside {
+		t.Errorf("%s, %q after %d tries", outcomes, message, tried)
+	}
+}
+
+// TestAGangThatIsDisturbedAgainAndAgainSaysSo in the end: it comes back in a moment, as often as nothing is said.
+func TestAGangThatIsDisturbedAgainAndAgainSaysSo(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	for n := range 2 * mostDisturbed {
+		g := &grouped{key: cluster.GroupKey{Name: "g"}, open: []int{0}, outcomes: []binderv1.GroupedPod{{Outcome: new(binderv1.Outcome)}}}
+		term.comeBack(g)
+		want, why := binderv1.Outcome_RESULT_RETRY, whyDisturbed
+		if n%mostDisturbed == mostDisturbed-1 {
+			want, why = binderv1.Outcome_RESULT_BUSY, "again and again, "+whyDisturbed
+		}
+		if is := &g.outcomes[0]; is.Outcome.Result != want || is.Error != why {
+			t.Errorf("%d: %v, %q", n, is.Outcome.Result, is.Error)
+		}
 	}
 }
 
 // TestAGroupWhoseSearchTakesTooLongKeepsItsNominationsForAWhile and no longer: they hold room.
 func TestAGroupWhoseSearchTakesTooLongKeepsItsNominationsForAWhile(t *testing.T) {
 	var g groups
-	key, now := cluster.GroupKey{Name: "g"}, time.Unix(1000, 0)
+	key, now := "g", time.Unix(1000, 0)
 	for _, tt := range []struct {
 		after time.Duration
 		want  bool

@@ -27,56 +27,68 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 		g.end(binderv1.Outcome_RESULT_BUSY, "as many preemptions are under way as may be")
 		return nil
 	}
-	// 1. Who would have to go?
-	var apply func() error
-	t.ledger.read(func(*cluster.State) { apply = t.groups.follow(t.ledger) })
-	if err := apply(); err != nil {
-		return nil // what was found holds
+	for try := range triesAside {
+		// 1. Who would have to go?
+		now := &grouped{key: g.key, req: g.req}
+		var apply func() error
+		t.ledger.read(func(st *cluster.State) {
+			apply = t.groups.follow(t.ledger)
+			stint, _ := t.names.now()
+			now.read(t, st, stint)
+		})
+		if err := apply(); err != nil {
+			return nil // what was found holds
+		}
+		var found whatif.GroupPreemption
+		why, ok := "", false
+		err := t.onCopy(ctx, g, searchFor, func(w *whatif.World) (err error) {
+			found, why, ok, err = whatif.PreemptGroup(w, g.key, now.pods)
+			return err
+		})
+		switch {
+		case err != nil:
+			why = "preemption: " + err.Error()
+		case found.Fits || len(now.pods) == 0:
+			t.comeBack(g)
+			return nil
+		}
+		if err != nil || !ok {
+			t.groups.hopeless(g.key, time.Now())
+			g.resp.Message = joined(g.resp.GetMessage(), why)
+			return nil
+		}
+		if t.groups.tried != nil {
+			t.groups.tried()
+		}
+		// 2. Start it, if that is so still.
+		if started, err := t.preemptAsFound(ctx, g, now, &found, try == triesAside-1); started || err != nil {
+			return err
+		}
+		t.conflict(conflictVictims)
 	}
-	var found whatif.GroupPreemption
-	why, ok := "", false
-	err := t.onCopy(ctx, g, func(w *whatif.World) (err error) {
-		found, why, ok, err = whatif.PreemptGroup(w, g.key, present(w.State(), g))
-		return err
-	})
-	if err != nil {
-		why = "preemption: " + err.Error()
-	}
-	if err == nil && found.Fits {
-		g.end(binderv1.Outcome_RESULT_BUSY, whyDisturbed)
-		return nil
-	}
-	if err != nil || !ok {
-		t.groups.hopeless(g.key, time.Now())
-		g.resp.Message = joined(g.resp.GetMessage(), why)
-		return nil
-	}
-	// 2. Is that so still?
+	t.groups.hopeless(g.key, time.Now())
+	g.resp.Message = joined(g.resp.GetMessage(), "preemption: "+whyDisturbed)
+	return nil
+}
+
+// preemptAsFound has those evicted who have been found, if nothing has changed since, or, the last time, if that makes room still. Not done: something has. Now is the group as it was then.
+func (t *term) preemptAsFound(ctx context.Context, g, now *grouped, found *whatif.GroupPreemption, last bool) (done bool, err error) {
 	var p *preemption
 	err = t.ledger.update(func(tx *tx) error {
 		stint, err := t.stint(tx)
 		if err != nil {
 			return err
 		}
-		disturbed := t.ledger.trail.disturbed
-		if t.groups.follow(t.ledger)() != nil {
+		switch holds := stint == now.stint && now.same(tx.state); {
+		case !holds, t.ledger.trail.disturbed && !last:
 			return nil
+		case t.ledger.trail.disturbed:
+			if !t.confirmGroupPreemption(ctx, now, found) {
+				return nil
+			}
 		}
-		now := &grouped{key: g.key, req: g.req}
-		now.read(t, tx.state, stint)
-		var nodes []string
-		holds := false
-		untried := t.onCopy(ctx, g, func(w *whatif.World) (err error) {
-			nodes, holds, err = whatif.ConfirmGroupPreemption(w, g.key, now.pods, found.Domain, found.Found.Victims, disturbed)
-			return err
-		})
-		if untried != nil || !holds {
-			t.conflict(conflictVictims)
-			g.end(binderv1.Outcome_RESULT_BUSY, whyDisturbed)
-			return nil
-		}
-		// 3. Start it.
-		p, err = t.startGroupPreemption(tx, now, nodes, found.Found.Victims, stint)
+		done = true
+		p, err = t.startGroupPreemption(tx, now, found.Nodes, found.Found.Victims, stint)
 		if g.resp.Preempts = now.resp.GetPreempts(); g.resp.GetPreempts() {
 			g.resp.Message = groupWaits
 		} else {
@@ -88,7 +100,23 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 	if log := logs.V(t.log, logs.Outcomes); log != nil && p != nil && err == nil {
 		log.Info("victims for a PodGroup have been found", "podGroup", g.key.String(), "pods", len(p.victims))
 	}
-	return err
+	return done, err
+}
+
+// confirmGroupPreemption reports whether what was found makes room for a group still, without those victims that are gone. The caller has the turn and holds the ledger's lock, so no more than that is asked.
+func (t *term) confirmGroupPreemption(ctx context.Context, g *grouped, found *whatif.GroupPreemption) (holds bool) {
+	if t.groups.follow(t.ledger)() != nil {
+		return false
+	}
+	err := t.onCopy(ctx, g, confirmFor, func(w *whatif.World) error {
+		now, ok, err := whatif.ConfirmGroupPreemption(w, g.key, g.pods, found)
+		if ok {
+			*found = now
+		}
+		holds = ok
+		return err
+	})
+	return err == nil && holds
 }
 
 // lookAgain is how long nobody is looked for who could go for a group when nobody was found.
@@ -119,17 +147,6 @@ func joined(text, more string) string {
 		return more
 	}
 	return text + ", " + more
-}
-
-// present returns those of a group's pods that wait still.
-func present(st *cluster.State, g *grouped) (pods []cluster.PodID) {
-	for n, id := range g.pods {
-		row := st.Pod(id)
-		if row != nil && row.UID == g.req.GetPods()[g.open[n]].GetUid() && !row.Placed() && !row.Deleting {
-			pods = append(pods, id)
-		}
-	}
-	return pods
 }
 
 // startGroupPreemption nominates the pods of a group to their nodes, and marks the victims. One of the pods, the leader, is held back until all evictions have been accepted, and with it all others of the group; it is nil if nobody

@@ -49,6 +49,7 @@ type cycle struct {
 	workers workers
 
 	group    *cluster.GroupKey // whose pods these are; nil: of none
+	aside    bool              // its outcome is not waited for: see placing
 	popped   time.Time
 	attempts []*attempt // in queue order
 	version  cluster.Version
@@ -82,12 +83,9 @@ func (c *cycle) run(ctx context.Context, to workers) error {
 	c.logAttempts()
 	ctx = c.trace(ctx)
 	defer func() {
-		c.giveBack()
-		c.vain = c.unsettled()
-		if c.asker.counts() {
-			c.asker.forget(c.settled()...)
+		if !c.aside {
+			c.finish()
 		}
-		c.endTraces()
 	}()
 
 	if c.group != nil {
@@ -118,6 +116,16 @@ func (c *cycle) run(ctx context.Context, to workers) error {
 	}
 	_, err := c.stage("preempt", func() error { return c.preempt(ctx, preemptors) })
 	return err
+}
+
+// finish makes the pods without an outcome active again, and ends what is remembered of the batch.
+func (c *cycle) finish() {
+	c.giveBack()
+	c.vain = c.unsettled()
+	if c.asker.counts() {
+		c.asker.forget(c.settled()...)
+	}
+	c.endTraces()
 }
 
 // those returns the attempts that something holds for.

@@ -39,6 +39,8 @@ type driver struct {
 	vain      map[string]vain // by pod uid
 	alone     alone
 	pause     time.Duration // the last, after a cycle without progress
+	placing   *placing      // pods of a PodGroup that others do not wait for; nil: there are none
+	searches  sync.WaitGroup
 
 	preemptFrom atomic.Pointer[time.Time] // until then the binder wants no preemption; nil: it has wanted all of them
 
@@ -71,6 +73,8 @@ func (s *Service) drive(ctx context.Context, sh *shard) (lost bool) {
 	var doorkeeper sync.WaitGroup
 	doorkeeper.Go(func() { newDoorkeeper(d).run(running) })
 	defer doorkeeper.Wait()
+	defer d.abandon()
+	defer d.searches.Wait()
 	defer d.asker.running.Wait()
 	defer end(nil)
 	err := d.run(running)
@@ -124,6 +128,9 @@ func (d *driver) run(ctx context.Context) error {
 		return nil
 	}
 	for works := true; ; {
+		if err := d.settlePlaced(ctx); err != nil {
+			return err
+		}
 		// 1. Nothing is popped while there is nobody to ask.
 		if works {
 			d.s.floors.works(d.sh.number, time.Time{})
@@ -136,6 +143,7 @@ func (d *driver) run(ctx context.Context) error {
 			case <-d.sh.draining:
 				return nil
 			case <-changed:
+			case <-d.placed():
 			}
 			continue
 		}
@@ -193,6 +201,7 @@ func (d *driver) await(ctx context.Context, next time.Time) bool {
 	case <-d.sh.draining:
 		return false
 	case <-d.sh.woken:
+	case <-d.placed():
 	case <-due:
 	}
 	return true

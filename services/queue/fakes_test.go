@@ -338,9 +338,9 @@ func (b *binder) PlaceGroup(_ context.Context, request *binderv1.PlaceGroupReque
 	b.mu.Lock()
 	grouping := b.grouping
 	b.mu.Unlock()
+	response, err := grouping(request)
 	b.ledger.mu.Lock()
 	defer b.ledger.mu.Unlock()
-	response, err := grouping(request)
 	for k, is := range response.GetPods() {
 		if is.GetOutcome().GetResult() == binderv1.Outcome_RESULT_ASSUMED {
 			p := request.GetPods()[k]

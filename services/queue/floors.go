@@ -377,6 +377,8 @@ func (d *driver) giveWay(ctx context.Context) bool {
 			return false
 		case <-d.sh.woken:
 			return true
+		case <-d.placed():
+			return true
 		case <-again.C:
 			return true
 		case <-d.floors:

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,64 +13,163 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
-	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/wire"
 	"github.com/berth-scheduler/berth/services/queue/pending"
 )
 
-// groupWithin is how long the binder may take for the pods of a PodGroup each time that it is asked.
-const groupWithin = time.Minute
+const (
+	// groupWithin is how long the binder may take for the pods of a PodGroup each time that it is asked, its turn among other groups included.
+	groupWithin = time.Minute
+	// groupPatience is for how long others of a shard wait for the pods of a PodGroup.
+	groupPatience = 100 * time.Millisecond
+)
 
-// placeGroup has the binder place the pods of the batch, which are those of a PodGroup that wait: it finds their places itself, for where one goes depends on where the others do.
+// placing is the pods of a PodGroup that the binder has been asked to place. It finds their places itself, for where one goes depends on where the others do.
+//
+// Most take no longer than others; a few do, by orders of magnitude, and those behind them do not wait for that: they go on, but for other groups, which are tried again, in queue order, when this one
+// is settled. So a shard asks about one group at a time, and its driver alone says what becomes of it.
+type placing struct {
+	c        *cycle
+	answered chan struct{} // closed when the binder has answered
+	behind   []*cycle      // of other groups that have had their turn meanwhile
+
+	// Once it has answered:
+	response *binderv1.PlaceGroupResponse
+	took     time.Duration
+	err      error
+}
+
+// placeGroup has the binder place the pods of the batch, which are those of a PodGroup that wait.
 func (c *cycle) placeGroup(ctx context.Context) error {
+	if c.placing != nil {
+		c.placing.behind = append(c.placing.behind, c)
+		c.leaveGroup()
+		return nil
+	}
 	c.logGroup()
-	sent := c.attempts
+	p := c.askForGroup(ctx)
+	timer := time.NewTimer(groupPatience)
+	defer timer.Stop()
+	select {
+	case <-p.answered:
+		return p.settle(ctx)
+	case <-timer.C:
+	}
+	c.placing = p
+	c.leaveGroup()
+	return nil
+}
+
+// leaveGroup leaves the pods in flight, and nobody waits for them any more.
+func (c *cycle) leaveGroup() {
+	c.aside = true
+	c.progress++
+	c.sh.with(func(q *pending.Queue, _ time.Time) {
+		for _, a := range c.attempts {
+			q.Leave(a.Attempt)
+		}
+	})
+}
+
+// askForGroup asks the binder.
+func (c *cycle) askForGroup(ctx context.Context) *placing {
 	request := &binderv1.PlaceGroupRequest{
 		Shard: c.sh.number, ShardRevision: c.sh.revision, Version: wire.ToVersion(c.least), Namespace: c.group.Namespace, Name: c.group.Name,
 	}
 	c.s.mu.Lock() // what the log tells of their binds is told both binding and the queue before this, or neither
-	for _, a := range sent {
+	for _, a := range c.attempts {
 		request.Pods = append(request.Pods, &binderv1.PodAttempt{Id: int32(a.ID), Uid: a.UID, Attempt: a.Number})
 		c.s.binding.begin(a.ID, a.signature.profile, c.popped, a.traced)
 	}
 	c.s.mu.Unlock()
-	defer func() {
-		for _, a := range sent {
-			if !a.placed {
-				c.s.binding.end(a.ID, c.popped)
-			}
-		}
-	}()
-	var response *binderv1.PlaceGroupResponse
-	took, err := c.stage("group", func() (err error) {
-		response, err = askBinderWithin(ctx, c.driver, groupWithin, len(sent), func(refused error) bool { return rpc.ReasonOf(refused) != "GROUPS_BUSY" }, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PlaceGroupResponse, error) {
+	start := time.Now()
+	c.s.floors.works(c.sh.number, start.Add(stalled))
+	p := &placing{c: c, answered: make(chan struct{})}
+	d := c.driver
+	d.searches.Go(func() {
+		defer close(p.answered)
+		p.response, p.err = askBinderWithin(ctx, d, groupWithin, len(request.GetPods()), always, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PlaceGroupResponse, error) {
 			return binder.PlaceGroup(ctx, request)
 		})
-		return err
+		p.took = time.Since(start)
 	})
-	c.s.metrics.groupAlgorithm.Observe(took.Seconds())
+	return p
+}
+
+// placed returns what is closed when the binder has answered about a group that others do not wait for; nil: there is none.
+func (d *driver) placed() <-chan struct{} {
+	if d.placing == nil {
+		return nil
+	}
+	return d.placing.answered
+}
+
+// settlePlaced settles a group that others have not waited for, if the binder has answered, and has those behind it tried.
+func (d *driver) settlePlaced(ctx context.Context) error {
+	select {
+	case <-d.placed():
+	default:
+		return nil
+	}
+	p := d.placing
+	d.placing = nil
+	err := p.settle(ctx)
+	p.finish()
+	return err
+}
+
+// abandon ends what is remembered of a group of which it is not heard any more what becomes of it.
+func (d *driver) abandon() {
+	if p := d.placing; p != nil {
+		d.placing = nil
+		p.forget()
+		p.finish()
+	}
+}
+
+// finish ends the cycles of a group that others have not waited for, and of those behind it.
+func (p *placing) finish() {
+	p.c.finish()
+	for _, c := range p.behind {
+		again(c.attempts, "group_behind")
+		c.finish()
+	}
+}
+
+// forget ends what is measured of those pods that are not placed.
+func (p *placing) forget() {
+	for _, a := range p.c.attempts {
+		if !a.placed {
+			p.c.s.binding.end(a.ID, p.c.popped)
+		}
+	}
+}
+
+// settle gives every pod its outcome, once the binder has answered. An error means that the shard is lost or ctx has ended.
+func (p *placing) settle(ctx context.Context) error {
+	defer p.forget()
+	c, err := p.c, p.err
+	c.s.metrics.stage.WithLabelValues("group").Observe(p.took.Seconds())
+	c.s.metrics.groupAlgorithm.Observe(p.took.Seconds())
 	switch {
-	case err == nil && len(response.GetPods()) != len(sent):
+	case err == nil && len(p.response.GetPods()) != len(c.attempts):
 		err = errNoOutcome
 	case status.Code(err) == codes.Aborted:
-		again(sent, "aborted")
-		return nil
-	case rpc.ReasonOf(err) == "GROUPS_BUSY": // another group takes long: those behind this one do not wait for that
-		c.postpone(sent, "groups_busy")
+		again(c.attempts, "aborted")
 		return nil
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
 		return err
 	}
 	if err != nil {
-		c.log.Error("binder refuses the PodGroup", "podGroup", c.group.String(), "pods", len(sent), "err", err)
+		c.log.Error("binder refuses the PodGroup", "podGroup", c.group.String(), "pods", len(c.attempts), "err", err)
 		c.groupDecided(resultError)
-		c.fail(sent, fmt.Sprintf("place group: %v", err))
+		c.fail(c.attempts, fmt.Sprintf("place group: %v", err))
 		return nil
 	}
-	if result := groupResult(response); result != "" {
+	if result := groupResult(p.response); result != "" {
 		c.groupDecided(result)
 	}
-	return c.settleGroup(ctx, sent, response)
+	return c.settleGroup(ctx, c.attempts, p.response)
 }
 
 // settleGroup gives every pod of a PodGroup its outcome.
@@ -78,7 +178,7 @@ func (c *cycle) settleGroup(ctx context.Context, sent []*attempt, response *bind
 	c.answered(version)
 	var stuck, busy, postponed, failed []*attempt
 	diagnoses := make(map[*attempt]pending.Diagnosis)
-	why := ""
+	why, busyWhy := "", ""
 	for k, a := range sent {
 		switch is := response.GetPods()[k]; is.GetOutcome().GetResult() {
 		case binderv1.Outcome_RESULT_NO_FIT:
@@ -89,9 +189,9 @@ func (c *cycle) settleGroup(ctx context.Context, sent []*attempt, response *bind
 			}
 			diagnoses[a], stuck = d, append(stuck, a)
 		case binderv1.Outcome_RESULT_BUSY:
-			if is.GetError() == "" {
-				busy = append(busy, a)
-			} else {
+			busy, busyWhy = append(busy, a), cmp.Or(is.GetError(), busyMessage)
+		case binderv1.Outcome_RESULT_RETRY:
+			if is.GetError() != "" { // nothing is known against it, and those behind it do not wait
 				postponed = append(postponed, a)
 			}
 		case binderv1.Outcome_RESULT_FAILED:
@@ -114,7 +214,7 @@ func (c *cycle) settleGroup(ctx context.Context, sent []*attempt, response *bind
 			}
 		}
 	})
-	c.backOff(busy, busyMessage, false)
+	c.backOff(busy, busyWhy, false)
 	c.postpone(postponed, "group_disturbed")
 	c.fail(failed, why)
 	return c.shelveGroup(ctx, stuck, postFilter{clear: !response.GetPreempts() && !response.GetWaits(), started: response.GetPreempts(), asked: true}, func(a *attempt) pending.Diagnosis { return diagnoses[a] })

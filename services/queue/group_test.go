@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
@@ -102,13 +103,13 @@ func TestAttemptsOfPodGroupsAreCountedAndLogged(t *testing.T) {
 // TestAGroupThatIsToComeBackKeepsNobodyBehindIt has a group of a high priority told to come back all the time, in two ways: a pod behind it is placed, and nothing is reported of those of the group, against which nothing is known.
 func TestAGroupThatIsToComeBackKeepsNobodyBehindIt(t *testing.T) {
 	for name, answer := range map[string]func(*binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error){
-		"by the turn of groups": func(*binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
-			return nil, rpc.Exhausted("GROUPS_BUSY", time.Millisecond, "other PodGroups are being placed")
+		"by what there is too much of": func(*binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+			return nil, rpc.Exhausted("BUSY", time.Millisecond, "there is too much to do")
 		},
 		"by what has changed": func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
 			response := new(binderv1.PlaceGroupResponse)
 			for range request.GetPods() {
-				response.Pods = append(response.Pods, &binderv1.GroupedPod{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_BUSY}, Error: "something has changed"})
+				response.Pods = append(response.Pods, &binderv1.GroupedPod{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_RETRY}, Error: "something has changed"})
 			}
 			return response, nil
 		},
@@ -143,4 +144,73 @@ func TestAGroupThatIsToComeBackKeepsNobodyBehindIt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAGroupThatIsSearchedForLongKeepsNobodyBehindItButGroups has pods of a low priority placed meanwhile, and other groups tried behind it, in queue order. One that is not answered any more keeps its member from nothing.
+func TestAGroupThatIsSearchedForLongKeepsNobodyBehindItButGroups(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 10_000)
+	asked, answer, end := make(chan string, 100), make(chan struct{}), make(chan struct{})
+	w.binder.grouping = func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+		asked <- request.GetName()
+		switch request.GetName() {
+		case "long":
+			<-answer
+		case "endless":
+			<-end
+		}
+		response := new(binderv1.PlaceGroupResponse)
+		for range request.GetPods() {
+			response.Pods = append(response.Pods, &binderv1.GroupedPod{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_NO_FIT}})
+		}
+		return response, nil
+	}
+	defer close(end)
+	group := func(name string, priority int32) {
+		for i := range 2 {
+			w.ledger.pod(fmt.Sprintf("%s-%d", name, i), 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Group, p.Priority = name, priority })
+		}
+		w.ledger.apply(cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: name, UID: name, Gang: true, MinCount: 2}})
+	}
+	group("long", 1000)
+	q, _ := w.queueMember("q1")
+	if is := <-asked; is != "long" {
+		t.Fatalf("%s is tried", is)
+	}
+	inFlight := func(name string) {
+		t.Helper()
+		until(t, name+" has had its turn", func() bool {
+			is := pending(t, q)[name+"-1"]
+			return is != nil && is.GetState() == queuev1.State_STATE_IN_FLIGHT
+		})
+	}
+	group("second", 900)
+	inFlight("second")
+	group("first", 950)
+	inFlight("first")
+	w.ledger.pod("behind", 100, nil)
+	until(t, "the pod behind the group is placed", func() bool { r := w.row("behind"); return r.Placed() })
+	if len(asked) > 0 {
+		t.Errorf("%s is tried beside another group", <-asked)
+	}
+	close(answer)
+	for _, want := range []string{"first", "second"} {
+		if is := <-asked; is != want {
+			t.Errorf("%s is tried, want %s", is, want)
+		}
+	}
+	for _, name := range []string{"long", "first", "second"} {
+		until(t, name+" has been found to fit nowhere", func() bool {
+			is := pending(t, q)[name+"-1"]
+			return is != nil && is.GetState() == queuev1.State_STATE_UNSCHEDULABLE
+		})
+	}
+	group("endless", 1000)
+	for is := ""; is != "endless"; is = <-asked {
+	}
+	w.ledger.pod("behind-that", 100, nil)
+	until(t, "the pod behind that is placed", func() bool { r := w.row("behind-that"); return r.Placed() })
 }

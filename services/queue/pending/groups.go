@@ -54,7 +54,7 @@ func lacks(st *cluster.State, key cluster.GroupKey) string {
 		return fmt.Sprintf("waiting for pods's pod group %q to appear in scheduling queue", key.Name)
 	case is.Untold != "":
 		return is.Untold
-	case is.Gang && int(is.MinCount) > LargestGroup:
+	case is.Gang && int(is.MinCount) > LargestGroup && st.GroupPlaced(key) == 0:
 		return fmt.Sprintf("a gang of more than %d pods cannot be placed", LargestGroup)
 	case is.Gang && len(st.GroupPods(key)) < int(is.MinCount):
 		return "waiting for minCount pods from a gang to appear in scheduling queue"

@@ -1483,7 +1483,7 @@ type GroupedPod struct {
 	Nodes int32 `protobuf:"varint,2,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	// For RESULT_NO_FIT, why no node can run the pod; of one that fits, and is of a group that is not placed, there are none.
 	Verdicts []*v12.VerdictCount `protobuf:"bytes,3,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
-	// For RESULT_FAILED, why; it says the same of all pods. So it does for RESULT_BUSY if nothing is known against the group: run it again in a moment.
+	// For RESULT_FAILED, why; it says the same of all pods. For RESULT_BUSY, why, if it is something else than there. For RESULT_RETRY, that nothing is known against the group, but run others first.
 	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -72,8 +72,7 @@ type BinderServiceClient interface {
 	// AskPreEnqueue has plugin services say which pods of a profile may be tried. Nothing is kept of the answer, and to ask again is safe. Errors as of Commit, but that there is no bound on pods.
 	AskPreEnqueue(ctx context.Context, in *AskPreEnqueueRequest, opts ...grpc.CallOption) (*AskPreEnqueueResponse, error)
 	// PlaceGroup places pods of a PodGroup together: if the group is a gang, as many as it wants, with those that have been placed before, or none. Nobody sees some of them placed and others not. It answers when that is known.
-	// It is idempotent per pod and attempt. Errors as of Commit.
-	// RESOURCE_EXHAUSTED (GROUPS_BUSY) with RetryInfo: the group's turn has not come; come back.
+	// It is idempotent per pod and attempt. Errors as of Commit. Groups are tried one after the other, by priority.
 	PlaceGroup(ctx context.Context, in *PlaceGroupRequest, opts ...grpc.CallOption) (*PlaceGroupResponse, error)
 	// GetPluginServices says which plugin services may be asked about what might be. It asks none of them.
 	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
@@ -247,8 +246,7 @@ type BinderServiceServer interface {
 	// AskPreEnqueue has plugin services say which pods of a profile may be tried. Nothing is kept of the answer, and to ask again is safe. Errors as of Commit, but that there is no bound on pods.
 	AskPreEnqueue(context.Context, *AskPreEnqueueRequest) (*AskPreEnqueueResponse, error)
 	// PlaceGroup places pods of a PodGroup together: if the group is a gang, as many as it wants, with those that have been placed before, or none. Nobody sees some of them placed and others not. It answers when that is known.
-	// It is idempotent per pod and attempt. Errors as of Commit.
-	// RESOURCE_EXHAUSTED (GROUPS_BUSY) with RetryInfo: the group's turn has not come; come back.
+	// It is idempotent per pod and attempt. Errors as of Commit. Groups are tried one after the other, by priority.
 	PlaceGroup(context.Context, *PlaceGroupRequest) (*PlaceGroupResponse, error)
 	// GetPluginServices says which plugin services may be asked about what might be. It asks none of them.
 	// UNAVAILABLE (NOT_ACTIVE): this binder is not the active one.
