@@ -190,7 +190,7 @@ func All(ctx context.Context, c Common, o AllOptions) error {
 			o.Net, c.peer, embedded.Peers = network, identity, o.Peers.etcd(network)
 			embedded.Dir = filepath.Join(o.DataDir, "etcd-of-peers") // what an etcd was that was alone, it never is among others
 		}
-		etcd, err := coord.StartEmbedded(ctx, embedded)
+		etcd, err := c.startEmbedded(ctx, embedded)
 		if err != nil {
 			return err
 		}
@@ -227,6 +227,18 @@ func All(ctx context.Context, c Common, o AllOptions) error {
 		}
 		return e.all(ctx, g, o)
 	})
+}
+
+// startEmbedded starts the embedded etcd. One that has peers waits for a majority of them: whether the process is alive is told meanwhile.
+func (c *Common) startEmbedded(ctx context.Context, embedded coord.EmbeddedConfig) (*coord.Embedded, error) {
+	if embedded.Peers != nil && c.OpsPort != nil {
+		stop, err := c.serveEarly(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("listen for operators: %w", err)
+		}
+		defer stop()
+	}
+	return coord.StartEmbedded(ctx, embedded)
 }
 
 func (e *env) all(ctx context.Context, g *errgroup.Group, o AllOptions) error {

@@ -194,7 +194,7 @@ func TestThreeStaticPodsWithPeersAreOneBerth(t *testing.T) {
 	}
 	data := func(i int) string { return filepath.Join(dir, fmt.Sprintf("data-%d", i)) }
 	threeStaticPods(t, threePods{
-		ends: []string{"kill", "stop", "pause", "lose"},
+		ends: []string{"kill", "stop", "pause", "lose"}, majority: true,
 		args: func(i int) []string {
 			return []string{
 				"--data-dir=" + data(i), "--peers=" + strings.Join(peers, ","), "--peer-address=" + peers[i],
@@ -207,9 +207,10 @@ func TestThreeStaticPodsWithPeersAreOneBerth(t *testing.T) {
 
 // threePods say what three static pods are given besides, and how those of them end that place pods: as kill and stop say, pause, and lose, which is kill and the loss of what lose takes away.
 type threePods struct {
-	ends []string
-	args func(i int) []string
-	lose func(i int) error
+	ends     []string
+	majority bool // one alone does nothing but say that it is alive
+	args     func(i int) []string
+	lose     func(i int) error
 }
 
 // threeStaticPods has the one of three static pods of Berth that places pods end, in several ways, with pods arriving, and says after how long another has placed them.
@@ -276,7 +277,16 @@ func threeStaticPods(t *testing.T, how threePods) {
 		ready(i, p)
 		return p
 	}
-	processes := []*kubetest.Process{start(0), start(1), start(2)} // none of which may need another to be ready first
+	processes := []*kubetest.Process{start(0)} // none of which may need another to be ready first
+	if how.majority {                          // nor to be alive: kubelets end what is not
+		for what, p := range map[string]*corev1.Probe{"startup": pod.Spec.Containers[0].StartupProbe, "liveness": pod.Spec.Containers[0].LivenessProbe} {
+			berthtest.Await(t, patience, "one alone to pass its "+what+" probe", func(ctx context.Context) error { return probe(ctx, p, ports[0]) })
+		}
+		if probe(ctx, pod.Spec.Containers[0].ReadinessProbe, ports[0]) == nil {
+			t.Error("one alone is ready, though etcd has no majority")
+		}
+	}
+	processes = append(processes, start(1), start(2))
 	for i, p := range processes {
 		ready(i, p)
 	}
