@@ -9,6 +9,13 @@ PURE  := ./internal/aliases ./internal/answer ./internal/cluster ./internal/conf
   ./internal/ingest ./internal/manifest ./internal/quantity ./internal/wire ./services/queue/pending \
   ./test/rules
 
+# Tests that take a minute and more with the race detector, and start no goroutine: they are run without it. test/rules holds it.
+SLOW  := TestABatchOfPodsThatShareClaimsIsPlacedAsPodByPod TestASandboxThatManyClassesWereTriedInIsSwollen TestClassesOfManyImagesAreScoredAsThoseOfFew \
+  TestRankingsThatAreKeptAreThoseMadeAnew
+SLOW_IN := ./internal/engine ./internal/whatif
+empty :=
+SLOW_NAMES = ^($(subst $(empty) $(empty),|,$(strip $(SLOW))))$$
+
 # What NVIDIA's bindings are compiled with: they name all functions of NVML, deprecated ones too, each of which the compiler would tell of.
 NVML_CFLAGS := "-O2 -g -Wno-deprecated-declarations"
 
@@ -84,8 +91,9 @@ test: grpcurl ## run every test; RACE=1 with the race detector, as in CI; needs 
 test-packages:
 	@# Four packages at a time. Those that wait longest begin first.
 	all=$$(go list $(PACKAGES)) && pure=$$(go list $(PURE)) && \
-	  go test $(if $(RACE),-race) -p 4 -timeout 40m ./test/soak ./test/system $$(grep -vxF "$$pure" <<<"$$all")
+	  go test $(if $(RACE),-race -skip '$(SLOW_NAMES)') -p 4 -timeout 40m ./test/soak ./test/system $$(grep -vxF "$$pure" <<<"$$all")
 	CGO_ENABLED=0 go test -timeout 40m $(PURE)
+	$(if $(RACE),CGO_ENABLED=0 go test -timeout 40m -run '$(SLOW_NAMES)' $(SLOW_IN))
 
 test-modules: test-modules-by-code test-modules-by-process
 

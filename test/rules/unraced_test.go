@@ -67,6 +67,42 @@ func TestWhatIsTestedWithoutTheRaceDetectorStartsNoGoroutine(t *testing.T) {
 	}
 }
 
+// TestSlowTestsWithoutTheRaceDetectorAreRunAndStartNoGoroutine: CI leaves those of SLOW out where it has the race detector, by their names wherever they are, and runs those of SLOW_IN without it.
+func TestSlowTestsWithoutTheRaceDetectorAreRunAndStartNoGoroutine(t *testing.T) {
+	slow, in := makefileWords(t, "SLOW"), makefileWords(t, "SLOW_IN")
+	all, err := packages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]int)
+	for _, p := range all {
+		for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range f.Decls {
+				test, ok := d.(*ast.FuncDecl)
+				if !ok || !slices.Contains(slow, test.Name.Name) {
+					continue
+				}
+				found[test.Name.Name]++
+				if !slices.Contains(in, "./"+p.Path) {
+					t.Errorf("%s is in %s, which SLOW_IN does not have: it is never run in CI", test.Name.Name, p.Path)
+				}
+				if startsGoroutine(&ast.File{Name: f.Name, Decls: []ast.Decl{test}}) {
+					t.Errorf("%s starts a goroutine: take it out of SLOW in the Makefile", test.Name.Name)
+				}
+			}
+		}
+	}
+	for _, name := range slow {
+		if found[name] != 1 {
+			t.Errorf("there are %d tests %s, which SLOW in the Makefile names; want one", found[name], name)
+		}
+	}
+}
+
 func TestTheLawOfGoroutinesFindsWhatStartsThem(t *testing.T) {
 	for code, want := range map[string]bool{
 		`func f() { go f() }`:                       true,
@@ -91,7 +127,7 @@ func TestCITestsWithTheRaceDetector(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^export .*\bRACE=1\b`).MatchString(readFile(t, ".ci/run")) {
 		t.Error(".ci/run does not export RACE=1")
 	}
-	if !regexp.MustCompile(`(?m)^\s*go test \$\(if \$\(RACE\),-race\) `).MatchString(readFile(t, "Makefile")) {
+	if !regexp.MustCompile(`(?m)^\s*go test \$\(if \$\(RACE\),-race[ )]`).MatchString(readFile(t, "Makefile")) {
 		t.Error("the Makefile tests nothing with -race if there is RACE")
 	}
 }
