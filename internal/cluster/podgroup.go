@@ -1,6 +1,8 @@
 package cluster
 
-// PodGroup is a PodGroup of scheduling.k8s.io, reduced to what scheduling reads: which of the pods that name it are placed together.
+import "strings"
+
+// PodGroup is a PodGroup of scheduling.k8s.io, or of Coscheduling, reduced to what scheduling reads: which of the pods that name it are placed together.
 type PodGroup struct {
 	Namespace, Name, UID string
 	Created              int64 // metadata.creationTimestamp in Unix nanoseconds
@@ -52,6 +54,12 @@ func (g *PodGroup) Unsupported(why string) Object {
 	return &PodGroup{Namespace: g.Namespace, Name: g.Name, Untold: why}
 }
 
+// coscheduling is before the names of the groups of Coscheduling's PodGroups, as kubectl has it. No name in Kubernetes has a slash, so no PodGroup of scheduling.k8s.io is called so.
+const coscheduling = "podgroup.scheduling.x-k8s.io/"
+
+// CoschedulingGroup returns what the group of a PodGroup of Coscheduling is called here, by the name of that.
+func CoschedulingGroup(name string) string { return coscheduling + name }
+
 // GroupKey names a group of pods, which need not exist.
 type GroupKey struct{ Namespace, Name string }
 
@@ -68,8 +76,22 @@ func (k GroupKey) Hash() uint64 {
 	return hashBytes(e.b)
 }
 
-// PodGroupResource is the resource that pods with a group need.
-const PodGroupResource = "podgroups"
+// Coscheduling reports whether it is the group of a PodGroup of Coscheduling.
+func (k GroupKey) Coscheduling() bool { return strings.HasPrefix(k.Name, coscheduling) }
+
+// Resource returns the resource that its PodGroup is of.
+func (k GroupKey) Resource() string {
+	if k.Coscheduling() {
+		return CoschedulingResource
+	}
+	return PodGroupResource
+}
+
+// The resources that pods with a group need: the PodGroups of scheduling.k8s.io, and those of Coscheduling.
+const (
+	PodGroupResource     = "podgroups"
+	CoschedulingResource = "podgroups.scheduling.x-k8s.io"
+)
 
 // PodGroup returns a PodGroup, or nil.
 func (s *State) PodGroup(key GroupKey) *PodGroup {

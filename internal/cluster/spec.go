@@ -243,7 +243,7 @@ type Pod struct {
 	// Preempted says that it is deleting because a scheduler has preempted it: its condition DisruptionTarget has the
 	// reason PreemptionByScheduler.
 	Preempted bool
-	// Group is the name of the PodGroup that it belongs to: spec.schedulingGroup.podGroupName; "": it belongs to none. It need not exist.
+	// Group is the name of the PodGroup that it belongs to: spec.schedulingGroup.podGroupName, or a CoschedulingGroup; "": it belongs to none. It need not exist.
 	Group string
 }
 

@@ -209,6 +209,10 @@ func (f *clusterFlags) finish(ctx context.Context, fs *pflag.FlagSet) error {
 		PreemptionSeesVolumes:   f.seesVolumes,
 	}
 	f.cluster.BindTimeouts, f.cluster.Extenders, f.cluster.Candidates = f.completed.BindTimeouts, f.completed.Config.Extenders, f.completed.Candidates
+	f.cluster.Coscheduling = f.completed.Coscheduling
+	if len(f.cluster.Coscheduling) > 0 && f.cluster.Source != "kube" {
+		return fmt.Errorf("--config: %s: plugin Coscheduling: its PodGroups are an API server's, and --source=%s has none: want --source=kube, or PodGroups of scheduling.k8s.io, which need no plugin", f.configFile, f.cluster.Source)
+	}
 	f.cluster.PluginArguments, f.cluster.PluginSteps = f.completed.Arguments, f.completed.Steps
 	f.unused = config.Unused(f.cluster.PluginServices, f.completed.Profiles, f.completed.Steps)
 	if len(f.cluster.Extenders) > 0 && f.cluster.Source != "kube" {

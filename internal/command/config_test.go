@@ -107,6 +107,17 @@ func TestTheBindTimeoutsOfProfilesReachTheBinder(t *testing.T) {
 	}
 }
 
+func TestWhoHasCoschedulingReachesTheBinderOfAnAPIServer(t *testing.T) {
+	config := file(t, "config.yaml", configHeader+"profiles: [{schedulerName: a}, {schedulerName: b, plugins: {permit: {enabled: [{name: Coscheduling}]}}}]")
+	f, err := parsed("--source", "kube", "--config", config)
+	if err != nil || len(f.cluster.Coscheduling) != 1 || !f.cluster.Coscheduling["b"] {
+		t.Errorf("%v, %v has it, want b", err, f.cluster.Coscheduling)
+	}
+	if _, err := parsed("--source", "local", "--config", config); err == nil || !strings.Contains(err.Error(), "plugin Coscheduling: its PodGroups are an API server's, and --source=local has none") {
+		t.Errorf("with the local source: %v", err)
+	}
+}
+
 func TestExtendersReachTheBinderOfAnAPIServer(t *testing.T) {
 	config := file(t, "config.yaml", configHeader+"extenders: [{urlPrefix: 'http://x', filterVerb: f, preemptVerb: p}]")
 	f, err := parsed("--source", "kube", "--config", config)

@@ -37,7 +37,7 @@ func doctorCommand(in *CompiledIn) *cobra.Command {
 			if err := cl.finish(cmd.Context(), cmd.Flags()); err != nil {
 				found = append(found, doctor.Finding{Check: "configuration", Level: doctor.Fail, What: err.Error(), Fix: "change what it names; berth config convert reads older versions"})
 			} else {
-				cfg.Names, cfg.LeaseName = nil, ""
+				cfg.Names, cfg.LeaseName, cfg.Coscheduling = nil, "", len(cl.completed.Coscheduling) > 0
 				for _, p := range cl.completed.Profiles {
 					cfg.Names = append(cfg.Names, p.SchedulerName)
 				}

@@ -28,6 +28,8 @@ type Completed struct {
 	Steps map[string]Steps
 	// Candidates say, likewise, how many nodes extenders are told of at least that have a say in preemption.
 	Candidates map[string]engine.CandidateNodes
+	// Coscheduling are the scheduler names of the profiles with the plugin Coscheduling, if it is Berth's own.
+	Coscheduling map[string]bool
 	// Notes say what is set in the configuration and means nothing to Berth.
 	Notes []string
 }
@@ -47,7 +49,7 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 	if err := validate(cfg, options); err != nil {
 		return Completed{}, fmt.Errorf("check configuration: %w", err)
 	}
-	out := Completed{Config: cfg, Notes: notes(written), BindTimeouts: make(map[string]time.Duration), Arguments: make(Arguments), Steps: make(map[string]Steps), Candidates: make(map[string]engine.CandidateNodes)}
+	out := Completed{Config: cfg, Notes: append(notes(written), options.coschedulingNotes(written)...), BindTimeouts: make(map[string]time.Duration), Arguments: make(Arguments), Steps: make(map[string]Steps), Candidates: make(map[string]engine.CandidateNodes), Coscheduling: make(map[string]bool)}
 	var errs []error
 	for _, err := range extenderErrors(field.NewPath("extenders"), cfg.Extenders) {
 		errs = append(errs, err)
@@ -55,12 +57,18 @@ func Complete(cfg *configv1.KubeSchedulerConfiguration, options Options) (Comple
 	for i := range cfg.Profiles {
 		p, path := &cfg.Profiles[i], field.NewPath("profiles").Index(i)
 		r := options.resolve(p.Plugins)
+		if options.takeCoscheduling(r) {
+			out.Coscheduling[*p.SchedulerName] = true
+		}
 		profile := profileOf(cfg, p, r, options)
 		bad := unrunnable(path.Child("plugins"), r, &profile)
 		if i < len(written.Profiles) {
 			bad = slices.Concat(options.unbuilt(path, &written.Profiles[i]), options.unbuiltPoints(path.Child("plugins"), written.Profiles[i].Plugins, r), bad)
 		}
 		for _, err := range bad {
+			errs = append(errs, err)
+		}
+		for _, err := range options.checkCoscheduling(path.Child("pluginConfig"), p) {
 			errs = append(errs, err)
 		}
 		out.Profiles = append(out.Profiles, profile)

@@ -24,7 +24,7 @@ func inTree() []engine.Plugin {
 	return slices.DeleteFunc(slices.Clone(engine.Plugins()), func(p engine.Plugin) bool { return len(p.Points) == 0 })
 }
 
-// lookUp returns a plugin, nil if neither kube-scheduler nor a plugin service nor the program has one of that name.
+// lookUp returns a plugin, nil if neither kube-scheduler nor a plugin service nor the program has one of that name, and it is not Coscheduling.
 func (o Options) lookUp(name string) *engine.Plugin {
 	if p := engine.PluginOf(name); p != nil && len(p.Points) > 0 {
 		return p
@@ -33,6 +33,9 @@ func (o Options) lookUp(name string) *engine.Plugin {
 		if points, ok := foreign[name]; ok {
 			return &engine.Plugin{Descriptor: &engine.Descriptor{Name: name, Points: points}}
 		}
+	}
+	if name == coscheduling {
+		return &engine.Plugin{Descriptor: &coschedulingDescriptor}
 	}
 	return nil
 }

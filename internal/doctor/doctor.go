@@ -38,6 +38,8 @@ type Config struct {
 	Kubeconfig, Master string
 	// Names are the scheduler names that Berth would have.
 	Names []string
+	// Coscheduling says that profiles have the plugin Coscheduling.
+	Coscheduling bool
 	// Lease is the one that decides who has them; an empty name: nobody is asked.
 	LeaseNamespace, LeaseName string
 }

@@ -36,6 +36,7 @@ var Rights = []Right{
 	{"storage.k8s.io", "csistoragecapacities", "", []string{"list", "watch"}, "pods with volumes", ""},
 	{"storage.k8s.io", "volumeattachments", "", []string{"list", "watch"}, "pods with volumes", ""},
 	{"scheduling.k8s.io", "podgroups", "", []string{"list", "watch"}, "pods of PodGroups", "v1alpha2"},
+	{coscheduling, "podgroups", "", []string{"list", "watch"}, "pods of Coscheduling's PodGroups", "v1alpha1"},
 	{"scheduling.k8s.io", "podgroups", "status", []string{"patch"}, "saying what has come of a PodGroup", "v1alpha2"},
 	{"policy", "poddisruptionbudgets", "", []string{"list", "watch"}, "preemption", ""},
 	{"", "pods", "", []string{"delete"}, "preemption", ""},
@@ -43,6 +44,9 @@ var Rights = []Right{
 	{"", "pods", "status", []string{"patch"}, "saying why a pod waits", ""},
 	{"events.k8s.io", "events", "", []string{"create", "patch"}, "events", ""},
 }
+
+// coscheduling is the group of rights that are only needed with the plugin Coscheduling.
+const coscheduling = "scheduling.x-k8s.io"
 
 const grant = "give the user the ClusterRoles system:kube-scheduler and system:volume-scheduler, or those of deploy/kustomize/base/rbac.yaml"
 
@@ -73,6 +77,9 @@ func (x *examined) rights(ctx context.Context) ([]Finding, error) {
 	}
 	for _, r := range Rights {
 		var missing []string
+		if r.Group == coscheduling && !x.cfg.Coscheduling {
+			continue
+		}
 		if r.Version != "" {
 			served, err := x.serves(r.Group + "/" + r.Version)
 			if err != nil {

@@ -42,8 +42,8 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 	g := &Group{Name: key.Name, Pods: len(all)}
 	is := st.PodGroup(key)
 	switch {
-	case is == nil && st.Unserved(cluster.PodGroupResource) != nil:
-		g.Lacking = fmt.Sprintf("PodGroups cannot be read: %s", st.Unserved(cluster.PodGroupResource).Why)
+	case is == nil && st.Unserved(key.Resource()) != nil:
+		g.Lacking = fmt.Sprintf("%s cannot be read: %s", key.Resource(), st.Unserved(key.Resource()).Why)
 	case is == nil:
 		g.Lacking = fmt.Sprintf("its PodGroup %s does not exist", key.Name)
 	case is.Untold != "":

@@ -52,6 +52,8 @@ type Cluster struct {
 	BindTimeouts map[string]time.Duration
 	// Candidates say, by scheduler name, how many nodes extenders are told of at least that have a say in preemption.
 	Candidates map[string]engine.CandidateNodes
+	// Coscheduling are the scheduler names of the profiles with the plugin Coscheduling that is Berth's own; with a kube source only.
+	Coscheduling source.Coscheduling
 	// Extenders are asked where pods go that interest them, and bind these; with a kube source only.
 	Extenders []configv1.Extender
 	// PluginServices have the plugins of Settings' profiles that are not Berth's own; PluginArguments are what the profiles give these, and PluginSteps what else these do for them, by
@@ -387,7 +389,7 @@ func (e *env) source(cl Cluster, extenders *extender.Set, metrics prometheus.Reg
 			names[i] = p.SchedulerName
 		}
 		cfg := kube.Config{
-			Kubeconfig: cl.Kubeconfig, Master: cl.Master, SchedulerNames: names, QPS: cl.KubeQPS, Burst: cl.KubeBurst, Log: e.Log, Metrics: metrics,
+			Kubeconfig: cl.Kubeconfig, Master: cl.Master, SchedulerNames: names, Coscheduling: cl.Coscheduling, QPS: cl.KubeQPS, Burst: cl.KubeBurst, Log: e.Log, Metrics: metrics,
 		}
 		if extenders != nil {
 			cfg.Interest = func(pod *corev1.Pod) uint64 { return uint64(extenders.Interest(extender.ResourceNames(pod))) }

@@ -34,6 +34,7 @@ type Options struct {
 	Seed                                uint64                   // of ties
 	Profiles                            []cluster.Profile        // nil means the default one
 	BindTimeouts                        map[string]time.Duration // how long pods wait for their claims, by scheduler name; 10 min of one that is not there
+	Coscheduling                        map[string]bool          // scheduler names whose pods are in groups by their label too
 	Extenders                           []configv1.Extender      // with Kubeconfig only
 	PluginServices                      []config.PluginService   // that have plugins of Profiles
 	PreemptionSeesVolumes               bool
@@ -101,7 +102,7 @@ func Start(t testing.TB, o Options) *Berth {
 	}
 	go func() {
 		ended <- roles.All(ctx, common, roles.AllOptions{
-			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings, BindTimeouts: o.BindTimeouts, Extenders: o.Extenders, PluginServices: o.PluginServices},
+			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings, BindTimeouts: o.BindTimeouts, Coscheduling: o.Coscheduling, Extenders: o.Extenders, PluginServices: o.PluginServices},
 			Public:  roles.Public{HTTPListen: "127.0.0.1:0"},
 			Queue:   roles.Queue{BatchSize: o.BatchSize},
 			DataDir: o.DataDir, UnsafeNoFsync: true, Net: o.Net,

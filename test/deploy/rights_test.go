@@ -40,6 +40,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/berth-scheduler/berth/internal/certs"
+	gocluster "github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/kubetest"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/source/kube"
@@ -345,18 +346,27 @@ func TestAnAPIServerTakesEveryObjectAndBerthUsesExactlyTheRightsThatTheyGive(t *
 }
 
 // repeatReport reports a pod twice, six minutes apart, as the binder: an event is counted up every five minutes, which is too
-// seldom to wait for.
+// seldom to wait for. It follows PodGroups of Coscheduling, too.
 func (c *cluster) repeatReport(t *testing.T, pod string) {
 	t.Helper()
 	var later atomic.Int64 // nanoseconds
 	s, err := kube.New(kube.Config{
 		Kubeconfig: c.kubeconfigOf(t, namespace, "berth-binder"), SchedulerNames: []string{corev1.DefaultSchedulerName},
-		Now: func() time.Time { return time.Now().Add(time.Duration(later.Load())) },
+		Now:          func() time.Time { return time.Now().Add(time.Duration(later.Load())) },
+		Coscheduling: map[string]bool{corev1.DefaultSchedulerName: true}, // as no configuration here has it
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sourcetest.Record(t, s).Synced()
+	if err := c.ServeCoscheduling(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	r := sourcetest.Record(t, s).Synced()
+	if err := c.CreateCoschedulingGroup(within(t), "default", "group", 2); err != nil {
+		t.Fatal(err)
+	}
+	key := gocluster.ObjectKey{Kind: gocluster.PodGroupKind, Namespace: "default", Name: gocluster.CoschedulingGroup("group")}
+	r.Await("a PodGroup of Coscheduling, by a watch", func(v sourcetest.View) bool { return v.Objects[key] != nil })
 	p, err := c.Client().CoreV1().Pods("default").Get(within(t), pod, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

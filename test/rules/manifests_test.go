@@ -235,6 +235,7 @@ func TestOnlyBindersGatewaysAndCollectorsMayUseTheAPIServerAndNoMoreThanTheyNeed
 		{"berth-binder", "", "persistentvolumes persistentvolumeclaims", "get patch"}, // what has been chosen for claims
 		{"berth-binder", "storage.k8s.io", "storageclasses csinodes csidrivers csistoragecapacities volumeattachments", "list watch"},
 		{"berth-binder", "scheduling.k8s.io", "podgroups", "list watch"},   // which pods are placed together
+		{"berth-binder", "scheduling.x-k8s.io", "podgroups", "list watch"}, // likewise, in profiles with Coscheduling
 		{"berth-binder", "scheduling.k8s.io", "podgroups/status", "patch"}, // what has come of them
 		{"berth-binder", "policy", "poddisruptionbudgets", "list watch"},   // which pods preemption spares
 		{"berth-binder", "", "pods", "delete"},                             // their eviction

@@ -52,7 +52,7 @@ func TestNodesAreKeptInFullIfTheyAreWanted(t *testing.T) {
 // What extenders are sent of victims is what the watch has seen last, without managedFields, if it is to be kept; of pods that Berth is told nothing of, nothing is.
 func TestPodsAreKeptInFullIfTheyAreWanted(t *testing.T) {
 	for _, keep := range []bool{false, true} {
-		m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, func(*v1.Pod) bool { return keep }), func() {})
+		m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, nil, func(*v1.Pod) bool { return keep }), func() {})
 		s := &Source{mirrors: map[string]*mirror{podsResource: m}}
 		add := func(version, scheduler, node string, phase v1.PodPhase) *v1.Pod {
 			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p", UID: "u", ResourceVersion: version, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
@@ -79,7 +79,7 @@ func TestPodsAreKeptInFullIfTheyAreWanted(t *testing.T) {
 		}
 	}
 	// Those that wait alone, for example.
-	m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, func(p *v1.Pod) bool { return p.Spec.NodeName == "" }), func() {})
+	m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, nil, func(p *v1.Pod) bool { return p.Spec.NodeName == "" }), func() {})
 	s := &Source{mirrors: map[string]*mirror{podsResource: m}}
 	for version, node := range []string{"", "n"} {
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p", UID: "u", ResourceVersion: strconv.Itoa(version + 1)}, Spec: v1.PodSpec{SchedulerName: "berth", NodeName: node}}
@@ -98,7 +98,7 @@ func TestPodsAreKeptInFullIfTheyAreWanted(t *testing.T) {
 func TestPodsWithoutANodeAreToldWithTheExtendersThatTheyInterest(t *testing.T) {
 	for name, want := range map[string]uint64{"": 5, "n": 0} {
 		var told []source.Event
-		kind := podKind(map[string]bool{"berth": true}, func(p *v1.Pod) uint64 {
+		kind := podKind(map[string]bool{"berth": true}, nil, func(p *v1.Pod) uint64 {
 			if len(p.Spec.Containers) != 1 {
 				t.Errorf("asked about %v", p)
 			}

@@ -14,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// GroupDecided patches the PodGroupScheduled condition of a PodGroup, as far as it differs from what the watch shows. Nothing is written of a group that the watch does not show.
+// GroupDecided patches the PodGroupScheduled condition of a PodGroup, as far as it differs from what the watch shows. Nothing is written of a group that the watch does not show,
+// nor of one of Coscheduling, whose status is its controller's: the mirror has none of their names.
 // That the group is gone or replaced is an error until the watch shows it, and then none.
 func (s *Source) GroupDecided(ctx context.Context, r source.Report) error {
 	groups := s.mirrorOf(cluster.PodGroupResource)

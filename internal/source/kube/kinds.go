@@ -123,8 +123,8 @@ func namespaceKind() kind {
 }
 
 // podKind tells pods on a node, and those that wait for one of the schedulers. Of others only the identity is kept, for
-// the day they are on a node. Interest, if it is not nil, returns the extenders that a pod interests. Keep says which of those that are told are kept in full; nil: none.
-func podKind(schedulers map[string]bool, interest func(*v1.Pod) uint64, keep func(*v1.Pod) bool) kind {
+// the day they are on a node. Coscheduling says which are of the group that their label names. Interest, if it is not nil, returns the extenders that a pod interests. Keep says which of those that are told are kept in full; nil: none.
+func podKind(schedulers map[string]bool, coscheduling source.Coscheduling, interest func(*v1.Pod) uint64, keep func(*v1.Pod) bool) kind {
 	return kind{
 		reduce: reducing(func(o *v1.Pod, r *record) {
 			r.scheduler = o.Spec.SchedulerName
@@ -135,7 +135,7 @@ func podKind(schedulers map[string]bool, interest func(*v1.Pod) uint64, keep fun
 				o.ManagedFields = nil
 				r.pod = o
 			}
-			pod := source.ReducePod(o)
+			pod := coscheduling.ReducePod(o)
 			if interest != nil && o.Spec.NodeName == "" {
 				pod.Extenders = interest(o)
 			}

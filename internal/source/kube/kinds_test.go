@@ -14,7 +14,7 @@ func unconnected(t *testing.T) *Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Source{resources: followed(client, podKind(nil, nil, nil), nodeKind(false, false))}
+	return &Source{resources: followed(client, nil, podKind(nil, nil, nil, nil), nodeKind(false, false))}
 }
 
 func TestEveryKindThatIsReducedIsFollowed(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -38,6 +39,8 @@ type Config struct {
 	Master string
 	// SchedulerNames are the spec.schedulerName of the pods to be scheduled.
 	SchedulerNames []string
+	// Coscheduling are those whose pods are in groups by their label, too; nil: none.
+	Coscheduling source.Coscheduling
 	// QPS and Burst limit the requests of each lane (binds, volumes, events, conditions, preemptions) by itself. QPS 0 means no
 	// limit; Burst 0 means QPS.
 	QPS   float32
@@ -174,7 +177,13 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	s.scrapes = lane{scrapes, "scrape"}
-	s.resources = followed(reads, podKind(s.schedulers, cfg.Interest, cfg.KeepPods), nodeKind(cfg.KeepNodes, cfg.TouchedNodes))
+	var groups dynamic.Interface
+	if len(cfg.Coscheduling) > 0 {
+		if groups, err = newDynamicClient(base); err != nil {
+			return nil, err
+		}
+	}
+	s.resources = followed(reads, groups, podKind(s.schedulers, cfg.Coscheduling, cfg.Interest, cfg.KeepPods), nodeKind(cfg.KeepNodes, cfg.TouchedNodes))
 	s.start()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(s.latency); err != nil {
@@ -201,21 +210,36 @@ func restConfig(master, kubeconfig string) (*rest.Config, error) {
 
 // newClient returns a client with connections and a rate limit of its own; qps 0 means no limit.
 func newClient(base *rest.Config, qps float32, burst int) (kubernetes.Interface, error) {
-	config := rest.CopyConfig(base)
-	rest.AddUserAgent(config, "berth")
+	config := clientConfig(base)
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	config.QPS = -1
 	if qps > 0 {
 		config.QPS, config.Burst = qps, burst
 	}
-	// client-go shares connections between clients whose configurations look alike; a dialer of its own sets one apart.
-	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", base.Host, err)
 	}
 	return client, nil
+}
+
+// newDynamicClient returns a client for custom resources, with connections of its own.
+func newDynamicClient(base *rest.Config) (dynamic.Interface, error) {
+	client, err := dynamic.NewForConfig(clientConfig(base))
+	if err != nil {
+		return nil, fmt.Errorf("make a client for custom resources of %s: %w", base.Host, err)
+	}
+	return client, nil
+}
+
+// clientConfig returns base for a client with connections of its own, and without a rate limit.
+func clientConfig(base *rest.Config) *rest.Config {
+	config := rest.CopyConfig(base)
+	rest.AddUserAgent(config, "berth")
+	config.QPS = -1
+	// client-go shares connections between clients whose configurations look alike; a dialer of its own sets one apart.
+	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	return config
 }
 
 // Name returns "kube".

@@ -532,7 +532,7 @@ func TestAMirrorTellsTheDifference(t *testing.T) {
 	var got []string
 	m := newMirror(&teller{left: 1, sink: func(e source.Event) {
 		got = append(got, fmt.Sprintf("%d %s %s", e.Kind, e.Pod.Name, e.Pod.UID))
-	}}, podKind(map[string]bool{"berth": true}, nil, nil), func() {})
+	}}, podKind(map[string]bool{"berth": true}, nil, nil, nil), func() {})
 	version := 0
 	pod := func(name, uid string) *v1.Pod {
 		version++

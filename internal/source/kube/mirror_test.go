@@ -23,7 +23,7 @@ import (
 )
 
 func TestAMirrorKnowsOfAStatusWhatWasWrittenLast(t *testing.T) {
-	m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"": true}, nil, nil), func() {})
+	m := newMirror(&teller{left: 1, sink: func(source.Event) {}}, podKind(map[string]bool{"": true}, nil, nil, nil), func() {})
 	name := types.NamespacedName{Name: "p"}
 	tell := func(version, nominated string) *podStatus {
 		t.Helper()
@@ -73,7 +73,7 @@ func TestAMirrorKnowsOfAStatusWhatWasWrittenLast(t *testing.T) {
 // Whoever writes to a pod's status has a newer version of it than was told, which has the annotations that others have written meanwhile: a bind names that version, and goes by these.
 func TestWhatWasReadOrWrittenSaysHowLongAnnotationsAre(t *testing.T) {
 	name := types.NamespacedName{Namespace: "default", Name: "p"}
-	m := newMirror(&teller{sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, nil), func() {})
+	m := newMirror(&teller{sink: func(source.Event) {}}, podKind(map[string]bool{"berth": true}, nil, nil, nil), func() {})
 	pod := func(version string, bytes int) *v1.Pod {
 		return &v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u", ResourceVersion: version, Annotations: map[string]string{"own": strings.Repeat("x", bytes-3)}},
@@ -118,7 +118,7 @@ func TestAMirrorIsReplacedWhileStatusIsWritten(t *testing.T) {
 		case source.PodGone:
 			delete(told, e.Pod.UID)
 		}
-	}}, podKind(map[string]bool{"": true}, nil, nil), func() {})
+	}}, podKind(map[string]bool{"": true}, nil, nil, nil), func() {})
 	list := func(from, end int) (objs []any) {
 		for i := from; i < end; i++ {
 			name := fmt.Sprintf("p%d", i)

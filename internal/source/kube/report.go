@@ -63,6 +63,7 @@ func (s *Source) objectReference(u source.Unsupported) v1.ObjectReference {
 	for i := range s.resources {
 		if kind := s.resources[i].kubernetesKind(); kind.Kind == u.Kind {
 			ref.APIVersion = kind.GroupVersion().String()
+			break // PodGroups of Coscheduling, which come last, are always told as they are
 		}
 	}
 	if u.Kind == "Node" {

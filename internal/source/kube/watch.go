@@ -16,10 +16,12 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
@@ -112,8 +114,8 @@ func (s *Source) Watch(ctx context.Context, sink func(source.Event)) error {
 	return ctx.Err()
 }
 
-// followed returns all that is followed, by way of client.
-func followed(client kubernetes.Interface, pods, nodes kind) []resource {
+// followed returns all that is followed, by way of client, and PodGroups of Coscheduling by way of custom, unless it is nil.
+func followed(client kubernetes.Interface, custom dynamic.Interface, pods, nodes kind) []resource {
 	const everywhere = metav1.NamespaceAll
 	core, apps, policy, storage, scheduling := client.CoreV1(), client.AppsV1(), client.PolicyV1(), client.StorageV1(), client.SchedulingV1alpha2()
 	all := []resource{
@@ -166,6 +168,15 @@ func followed(client kubernetes.Interface, pods, nodes kind) []resource {
 			name: cluster.PodGroupResource, example: &schedulingv1alpha2.PodGroup{}, kind: podGroupKind(), rare: true,
 			list: listing(scheduling.PodGroups(everywhere).List), watch: scheduling.PodGroups(everywhere).Watch,
 		},
+	}
+	if custom != nil {
+		groups := custom.Resource(source.CoschedulingPodGroups).Namespace(everywhere)
+		example := new(unstructured.Unstructured)
+		example.SetGroupVersionKind(source.CoschedulingKind)
+		all = append(all, resource{
+			name: cluster.CoschedulingResource, example: example, kind: reducedKind(source.CoschedulingReduction), rare: true,
+			list: listing(groups.List), watch: groups.Watch,
+		})
 	}
 	for i := range all {
 		r := &all[i]

@@ -44,18 +44,22 @@ func (q *Queue) ungroup(e *entry) {
 	}
 }
 
-// lacks returns why no pod of a group may be tried, as kube-scheduler's GangScheduling words it, "" if they may be.
+// lacks returns why no pod of a group may be tried, as kube-scheduler's GangScheduling words it, or Coscheduling; "" if they may be. It says no number that changes with each pod that comes.
 func lacks(st *cluster.State, key cluster.GroupKey) string {
 	is := st.PodGroup(key)
 	switch {
-	case is == nil && st.Unserved(cluster.PodGroupResource) != nil:
-		return fmt.Sprintf("%s cannot be read: %s", cluster.PodGroupResource, st.Unserved(cluster.PodGroupResource).Why)
+	case is == nil && st.Unserved(key.Resource()) != nil:
+		return fmt.Sprintf("%s cannot be read: %s", key.Resource(), st.Unserved(key.Resource()).Why)
+	case is == nil && key.Coscheduling():
+		return "PodGroup not found: " + key.Name
 	case is == nil:
 		return fmt.Sprintf("waiting for pods's pod group %q to appear in scheduling queue", key.Name)
 	case is.Untold != "":
 		return is.Untold
 	case is.Gang && int(is.MinCount) > LargestGroup && st.GroupPlaced(key) == 0:
 		return fmt.Sprintf("a gang of more than %d pods cannot be placed", LargestGroup)
+	case is.Gang && len(st.GroupPods(key)) < int(is.MinCount) && key.Coscheduling():
+		return fmt.Sprintf("cannot find enough sibling pods, minMember of group: %d", is.MinCount)
 	case is.Gang && len(st.GroupPods(key)) < int(is.MinCount):
 		return "waiting for minCount pods from a gang to appear in scheduling queue"
 	case st.GroupPreempting(key):
@@ -151,7 +155,7 @@ func (q *Queue) noteGroupObject(now time.Time, st *cluster.State, key cluster.Ob
 		at := cluster.GroupKey{Namespace: key.Namespace, Name: key.Name}
 		q.regroup(now, st, at)
 		q.retryGroup(now, at)
-	case key.Kind == cluster.UnservedKind && key.Name == cluster.PodGroupResource:
+	case key.Kind == cluster.UnservedKind && (key.Name == cluster.PodGroupResource || key.Name == cluster.CoschedulingResource):
 		q.regroupAll(now, st)
 	}
 }

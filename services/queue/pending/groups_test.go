@@ -141,6 +141,34 @@ func TestAGroupThatCannotBeReadSaysWhy(t *testing.T) {
 	}
 }
 
+// TestGroupsOfCoschedulingAreOthersThanThoseOfTheSameName is of a PodGroup of each kind, both called g.
+func TestGroupsOfCoschedulingAreOthersThanThoseOfTheSameName(t *testing.T) {
+	g := newGangs(t)
+	theirs := cluster.CoschedulingGroup("g")
+	says := func(id cluster.PodID, want string) {
+		t.Helper()
+		if g.why(id) != want {
+			t.Errorf("pod %d says %q, want %q", id, g.why(id), want)
+		}
+	}
+	g.apply(cluster.ObjectSet{Object: &cluster.Unserved{Name: cluster.CoschedulingResource, Why: "not served"}})
+	g.pod(1, theirs, 0)
+	g.pod(2, "g", 0)
+	says(1, "podgroups.scheduling.x-k8s.io cannot be read: not served")
+	says(2, `waiting for pods's pod group "g" to appear in scheduling queue`)
+	g.apply(cluster.ObjectRemoved{ObjectKey: (&cluster.Unserved{Name: cluster.CoschedulingResource}).Key()})
+	says(1, "PodGroup not found: podgroup.scheduling.x-k8s.io/g")
+	g.group("g", 1)
+	g.places("1 gated, 2 active")
+	g.group(theirs, 2)
+	g.places("1 gated, 2 active")
+	says(1, "cannot find enough sibling pods, minMember of group: 2")
+	g.pod(3, theirs, 0)
+	g.places("1 active, 2 active, 3 active")
+	g.wants("1 3")
+	g.wants("2")
+}
+
 func TestAGroupIsPoppedWholeAndAlone(t *testing.T) {
 	g := newGangs(t)
 	g.group("g", 2)
