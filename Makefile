@@ -101,6 +101,7 @@ test-modules-by-code:
 	cd test/oracle && CGO_ENABLED=0 go test -count=1 .
 	cd release && CGO_ENABLED=0 go test -count=1 .
 	cd berthapp && CGO_ENABLED=0 go test -count=1 ./...
+	cd internal/source/kube137 && CGO_ENABLED=0 go test -count=1 .
 	cd test/monitoring && CGO_ENABLED=0 go test -count=1 .
 
 test-modules-by-process:
@@ -126,7 +127,7 @@ lint-go: tools
 	go vet -tags extenders ./test/extenders && $(BIN)/staticcheck -tags extenders ./test/extenders # and make extenders
 	$(BIN)/deadcode -f '{{range .Funcs}}{{println $$.Path .Name}}{{end}}' ./cmd/... | grep . | grep -v '\.delta$$' | LC_ALL=C sort | \
 	  diff <(grep -v '^#' test/rules/deadcode.txt) - || { echo "only tests call these, or test/rules/deadcode.txt names what is called, or gone"; exit 1; }
-	for module in berthapp plugins/yoda release cmd/berth-scv test/oracle test/deploy test/monitoring test/page; do (cd $$module && CGO_CFLAGS=$(NVML_CFLAGS) go vet ./... && CGO_CFLAGS=$(NVML_CFLAGS) $(BIN)/staticcheck ./...) || exit 1; done
+	for module in berthapp internal/source/kube137 plugins/yoda release cmd/berth-scv test/oracle test/deploy test/monitoring test/page; do (cd $$module && CGO_CFLAGS=$(NVML_CFLAGS) go vet ./... && CGO_CFLAGS=$(NVML_CFLAGS) $(BIN)/staticcheck ./...) || exit 1; done
 
 .PHONY: lint-proto
 lint-proto: tools
@@ -244,7 +245,7 @@ vuln: ## known vulnerabilities that Berth calls; VULNDB=https://vuln.go.dev, or 
 	  (cd $$module && if [ -n "$$(go list ./... 2>/dev/null)" ]; then $(BIN)/govulncheck -db $(VULNDB_URL) ./...; fi) || exit 1; done
 
 # Every Go module of the repository; and the database as a URL, from a directory too.
-MODULES    := . $(patsubst %/go.mod,%,$(wildcard berthapp/go.mod cmd/*/go.mod plugins/*/go.mod release/go.mod test/*/go.mod test/*/*/go.mod))
+MODULES    := . $(patsubst %/go.mod,%,$(wildcard berthapp/go.mod cmd/*/go.mod internal/*/*/go.mod plugins/*/go.mod release/go.mod test/*/go.mod test/*/*/go.mod))
 VULNDB_URL  = $(if $(findstring ://,$(VULNDB)),$(VULNDB),file://$(abspath $(VULNDB)))
 
 .PHONY: fuzz

@@ -96,7 +96,7 @@ func TestPodGroupsOfCoschedulingAreFollowedOnceTheyAreServed(t *testing.T) {
 	}
 
 	// 4. When one has gone, the other is there.
-	_, err = c.plane.Client().RESTClient().Delete().AbsPath("/apis/scheduling.x-k8s.io/v1alpha1/namespaces/" + sourcetest.Namespace + "/podgroups/gang").SetHeader("Accept", "application/json").DoRaw(within(t))
+	_, err = c.plane.Client().RESTClient().Delete().AbsPath("/apis/scheduling.x-k8s.io/v1alpha1/namespaces/"+sourcetest.Namespace+"/podgroups/gang").SetHeader("Accept", "application/json").DoRaw(within(t))
 	if err != nil {
 		t.Fatal(err)
 	}
