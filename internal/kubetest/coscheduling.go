@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -25,17 +24,10 @@ func (c *ControlPlane) ServeCoscheduling(ctx context.Context) error {
 	if err := c.post(ctx, definitions, coschedulingDefinition); err != nil {
 		return fmt.Errorf("define Coscheduling's PodGroups: %w", err)
 	}
-	for {
+	return awaitReady(ctx, c.api, func() error {
 		_, err := c.client.RESTClient().Get().AbsPath(coschedulingPaths+"podgroups").SetHeader("Accept", "application/json").DoRaw(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait until Coscheduling's PodGroups are served: %w", err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+		return err
+	})
 }
 
 // CreateCoschedulingGroup creates a PodGroup of Coscheduling.

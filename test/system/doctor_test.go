@@ -90,6 +90,20 @@ func TestTheDoctorSaysWhatStandsInTheWay(t *testing.T) {
 	has(all, "", "latency and clock", "this machine's clock")
 	has(all, "note", "etcd", "403 Forbidden")
 
+	// PodGroups of Coscheduling are none of its business, unless a profile has the plugin.
+	if err := cp.ServeCoscheduling(ctx); err != nil {
+		t.Fatal(err)
+	}
+	all, _, _ = diagnose(t, "--kubeconfig", k.path("scheduler.conf"))
+	has(all, "ok", "rights", "all that Berth does")
+	coscheduling := filepath.Join(t.TempDir(), "coscheduling.yaml")
+	if err := os.WriteFile(coscheduling, []byte(cosched), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, _, _ = diagnose(t, "--kubeconfig", k.path("scheduler.conf"), "--config", coscheduling)
+	has(all, "fail", "rights", "the user may not list, watch podgroups.scheduling.x-k8s.io, which Berth needs for pods of Coscheduling's PodGroups")
+	has(all, "note", "configuration", "profiles[1].pluginConfig[0].args is ignored: nothing is held for a group that waits")
+
 	// 2. An administrator sees more.
 	all, _, _ = diagnose(t, "--kubeconfig", cp.Kubeconfig())
 	has(all, "", "etcd", "etcd takes up to")
