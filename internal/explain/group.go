@@ -141,7 +141,11 @@ func (g *Group) changes(w *whatif.World, key cluster.GroupKey, pods []cluster.Po
 		}
 	}
 	if is := st.PodGroup(key); is.Gang && g.Fit > 0 && g.Fit < g.Wants {
-		out = append(out, fmt.Sprintf("a minCount of %d", g.Fit))
+		minimum := "minCount"
+		if key.Coscheduling() {
+			minimum = "minMember"
+		}
+		out = append(out, fmt.Sprintf("a %s of %d", minimum, g.Fit))
 	}
 	return out, nil
 }

@@ -22,6 +22,7 @@ func TestTheExplanationOfAPodOfAGangIsThatOfTheGang(t *testing.T) {
 		}
 		return cluster.PodSet{ID: id, Pod: p}
 	}
+	theirs := func(p *cluster.Pod) { p.Group = cluster.CoschedulingGroup("g") }
 	for _, test := range []struct {
 		name     string
 		deltas   []cluster.Delta
@@ -29,6 +30,12 @@ func TestTheExplanationOfAPodOfAGangIsThatOfTheGang(t *testing.T) {
 		says     []string
 	}{
 		{"there is none", []cluster.Delta{pod(0)}, "default/p0 is not tried: its PodGroup g does not exist.", nil},
+		{"they cannot be read", []cluster.Delta{cluster.ObjectSet{Object: &cluster.Unserved{Name: cluster.PodGroupResource, Why: "no"}}, pod(0)}, "default/p0 is not tried: podgroups cannot be read: no.", nil},
+		{"Coscheduling's cannot be read", []cluster.Delta{cluster.ObjectSet{Object: &cluster.Unserved{Name: cluster.CoschedulingResource, Why: "no"}}, pod(0, theirs)},
+			"default/p0 is not tried: podgroups.scheduling.x-k8s.io cannot be read: no.", nil},
+		{"one of Coscheduling does not fit", []cluster.Delta{
+			cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: cluster.CoschedulingGroup("g"), Gang: true, MinCount: 4}}, pod(0, theirs), pod(1, theirs), pod(2, theirs), pod(3, theirs),
+		}, "default/p0 is pending with its PodGroup: 3 of at least 4 pods of podgroup.scheduling.x-k8s.io/g fit.", []string{"It would fit with 1 more node like a1, or a minMember of 3."}},
 		{"it has too few pods", []cluster.Delta{gang(3), pod(0), pod(1)}, "default/p0 is not tried: its PodGroup g wants at least 3 pods, and 2 are there.", nil},
 		{"it fits", []cluster.Delta{gang(3), pod(0), pod(1), pod(2)}, "default/p0 is pending, though its PodGroup g fits: it waits for its turn.",
 			[]string{"PodGroup g has 3 pods, of which it wants at least 3 placed together."}},
