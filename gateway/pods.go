@@ -59,10 +59,14 @@ func (s *Service) ListPods(ctx context.Context, req *schedulingv1.ListPodsReques
 	// 1. What is asked.
 	limit, violations := pageSize(req.GetPageSize())
 	scope := fmt.Sprintf("pods %q %q %t", req.GetNamespace(), req.GetNode(), req.GetPendingOnly())
+	if req.GetPodGroup() != "" { // else tokens are as those of the release before
+		scope += fmt.Sprintf(" %q", req.GetPodGroup())
+	}
 	token, wrong := readPageToken(req.GetPageToken(), scope)
 	violations = append(violations, wrong...)
 	violations = append(violations, checkName("namespace", req.GetNamespace(), false, maxNamespace)...)
 	violations = append(violations, checkName("node", req.GetNode(), false, maxObject)...)
+	violations = append(violations, checkName("pod_group", req.GetPodGroup(), false, maxObject)...)
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}
@@ -84,6 +88,7 @@ func (s *Service) ListPods(ctx context.Context, req *schedulingv1.ListPodsReques
 			case req.GetNamespace() != "" && p.Namespace != req.GetNamespace():
 			case req.GetNode() != "" && p.NodeName != req.GetNode():
 			case req.GetPendingOnly() && p.Placed():
+			case req.GetPodGroup() != "" && p.Group != req.GetPodGroup():
 			case after != nil && comparePodKeys(keyOf(p), *after) <= 0:
 			default:
 				page.offer(p)
@@ -146,7 +151,7 @@ func podOf(st *cluster.State, p *cluster.PodRow) *schedulingv1.Pod {
 	pod := &schedulingv1.Pod{
 		Namespace: p.Namespace, Name: p.Name, Uid: p.UID,
 		Node: p.NodeName, Priority: p.Priority, Attempts: p.Attempt, Shard: -1,
-		Gates: p.Gates, Class: int32(p.Class), Preempting: p.Preempting, Victim: p.Victim,
+		Gates: p.Gates, Class: int32(p.Class), Preempting: p.Preempting, Victim: p.Victim, PodGroup: p.Group,
 	}
 	if !p.Placed() {
 		pod.NominatedNode = p.Nominated

@@ -303,10 +303,15 @@ func TestWrongQuestionsNameTheField(t *testing.T) {
 			t.Errorf("%s: %v, want INVALID_ARGUMENT that names it", field, err)
 		}
 	}
-	for _, req := range []*schedulingv1.GetCapacityRequest{{}, {Name: "pod-0001", Manifest: deployment}, {Name: "pod-0001", Limit: -1}} {
+	for _, req := range []*schedulingv1.GetCapacityRequest{
+		{}, {Name: "pod-0001", Manifest: deployment}, {Name: "pod-0001", Limit: -1}, {Name: "pod-0001", PodGroup: "g"}, {PodGroup: "g", Manifest: deployment}, {PodGroup: strings.Repeat("g", 254)},
+	} {
 		if _, err := b.client.GetCapacity(b.ctx, req); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%v: %v, want INVALID_ARGUMENT", req, err)
 		}
+	}
+	if _, err := b.client.GetCapacity(b.ctx, &schedulingv1.GetCapacityRequest{PodGroup: "nobody"}); status.Code(err) != codes.NotFound {
+		t.Errorf("how many more of a PodGroup that there is not: %v, want NOT_FOUND", err)
 	}
 	if _, err := b.client.ExplainPod(b.ctx, &schedulingv1.ExplainPodRequest{Name: "nobody"}); status.Code(err) != codes.NotFound {
 		t.Errorf("explain nobody: %v, want NOT_FOUND", err)

@@ -137,10 +137,15 @@ var needs = map[string]need{
 		return nil
 	}},
 	schedulingv1.SchedulingService_GetCapacity_FullMethodName: {[]Permission{path("get", whatIfPath)}, func(request any) []Permission {
-		if r := request.(*schedulingv1.GetCapacityRequest); r.GetName() != "" {
-			return []Permission{getPod(r.GetNamespace(), r.GetName())}
+		r := request.(*schedulingv1.GetCapacityRequest)
+		var all []Permission
+		if r.GetName() != "" {
+			all = append(all, getPod(r.GetNamespace(), r.GetName()))
 		}
-		return nil
+		if r.GetPodGroup() != "" { // it is about all pods of the group
+			all = append(all, Permission{Verb: "list", Resource: "pods", Namespace: cmp.Or(r.GetNamespace(), "default")})
+		}
+		return all
 	}},
 	schedulingv1.SchedulingService_Compare_FullMethodName: {[]Permission{path("get", whatIfPath)}, func(request any) []Permission {
 		if r := request.(*schedulingv1.CompareRequest); r.GetEverything() || strings.TrimSpace(r.GetManifests()) == "" {

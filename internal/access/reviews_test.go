@@ -214,6 +214,8 @@ func TestAQuestionAboutAPodNeedsTheRightToThePod(t *testing.T) {
 		{"GetMap", &schedulingv1.GetMapRequest{Namespace: "a", Pod: "p"}, []string{listNodes, getPod}},
 		{"GetCapacity", &schedulingv1.GetCapacityRequest{Manifest: "x"}, []string{whatIf}},
 		{"GetCapacity", &schedulingv1.GetCapacityRequest{Namespace: "a", Name: "p"}, []string{whatIf, getPod}},
+		{"GetCapacity", &schedulingv1.GetCapacityRequest{Namespace: "a", PodGroup: "g"}, []string{whatIf, "list pods in namespace a"}},
+		{"GetCapacity", &schedulingv1.GetCapacityRequest{PodGroup: "g"}, []string{whatIf, "list pods in namespace default"}},
 		{"WhatIf", &schedulingv1.WhatIfRequest{Manifests: "x"}, []string{whatIf}},
 		{"WhatIf", &schedulingv1.WhatIfRequest{Pending: true}, []string{whatIf, listAll}},
 		{"WhatIf", &schedulingv1.WhatIfRequest{Pending: true, SummaryOnly: true}, []string{whatIf}},

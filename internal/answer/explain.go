@@ -68,7 +68,7 @@ func explanation(x *explain.Explanation) *schedulingv1.ExplainPodResponse {
 		Pod: &schedulingv1.Pod{
 			Namespace: x.Pod.Namespace, Name: x.Pod.Name, Uid: x.Pod.UID, Node: x.Pod.Node, Priority: x.Pod.Priority,
 			Gates: x.Pod.Gates, Class: int32(x.Pod.Class), NominatedNode: x.Pod.Nominated, Shard: -1,
-			State: phases[x.Pod.Phase],
+			State: phases[x.Pod.Phase], PodGroup: x.Pod.Group,
 		},
 		Summary: x.Headline(), Text: explain.Text(*x), Message: x.Message, NoPreemption: x.NoPreemption,
 		ClassPods: &schedulingv1.PodCounts{Pending: int32(x.Pod.ClassPending), Bound: int32(x.Pod.ClassPlaced)},
@@ -79,6 +79,12 @@ func explanation(x *explain.Explanation) *schedulingv1.ExplainPodResponse {
 	}
 	if x.Judged {
 		out.Profile = x.Pod.Profile
+	}
+	if g := x.Group; g != nil {
+		out.Group = &schedulingv1.PodGroup{
+			Name: g.Name, Pods: int32(g.Pods), Placed: int32(g.Placed), Wants: int32(g.Wants), Topology: g.Topology, Domain: g.Domain, Fit: int32(g.Fit), Fits: g.Fits,
+			Lacking: g.Lacking, Changes: g.Changes, Text: g.Text(), Missing: g.Missing,
+		}
 	}
 	for k := range x.Rejections {
 		r := &x.Rejections[k]

@@ -1,9 +1,12 @@
 package answer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -106,7 +109,7 @@ func WhatIf(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.WhatIfRe
 	return response, nil
 }
 
-// Capacity says how many more of a pod fit.
+// Capacity says how many more of a pod fit, or of a PodGroup.
 func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCapacityRequest) (*schedulingv1.GetCapacityResponse, error) {
 	limit := int(req.GetLimit())
 	var violations []rpc.Violation
@@ -116,8 +119,14 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 	case limit == 0:
 		limit = standardCapacity
 	}
-	if (req.GetManifest() == "") == (req.GetName() == "") {
-		violations = append(violations, rpc.Violation{Field: "manifest", Description: "give either a manifest or the name of a pod"})
+	given := 0
+	for _, is := range []string{req.GetManifest(), req.GetName(), req.GetPodGroup()} {
+		if is != "" {
+			given++
+		}
+	}
+	if given != 1 {
+		violations = append(violations, rpc.Violation{Field: "manifest", Description: "give either a manifest, or the name of a pod, or that of a PodGroup (pod_group)"})
 	}
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
@@ -126,34 +135,53 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 	if err != nil {
 		return nil, err
 	}
-	if req.GetManifest() != "" && len(load.Pods) == 0 {
+	group, err := load.Group()
+	switch {
+	case err != nil:
+		return nil, faultOf(ctx, "manifest", err)
+	case req.GetManifest() != "" && len(load.Pods) == 0:
 		return nil, rpc.Invalid(rpc.Violation{Field: "manifest", Description: "it stands for no pod"})
 	}
 	response := &schedulingv1.GetCapacityResponse{Version: version(box)}
 	err = try(ctx, box, func(w *whatif.World) error {
-		var pod source.Pod
-		if req.GetName() != "" {
+		// 1. What is asked about, as it is now.
+		pods := load.Pods
+		switch {
+		case req.GetName() != "":
 			id, err := find(w.State(), req.GetNamespace(), req.GetName())
 			if err != nil {
 				return err
 			}
-			pod, _ = w.Pod(id)
+			pod, _ := w.Pod(id)
+			pods = []source.Pod{pod}
+		case req.GetPodGroup() != "":
+			key := cluster.GroupKey{Namespace: cmp.Or(req.GetNamespace(), "default"), Name: req.GetPodGroup()}
+			is, its, ok := w.GroupAsItIs(key)
+			if !ok {
+				return rpc.Error(codes.NotFound, rpc.ReasonNotFound, "PodGroup %v not found", key)
+			}
+			group, pods = is, its
 		}
+		// 2. The changes, and what manifests bring.
 		changes := changes{w: w, from: make(map[cluster.PodID]whatif.Moved)}
 		if err := changes.make(req.GetChanges()); err != nil {
 			return err
 		}
-		if len(load.Pods) > 0 {
-			pod = load.Pods[0]
-			err := w.Bring(load.Objects)
-			if err == nil && len(load.Claims) > 0 {
-				err = w.AddClaims(load.Claims[0])
-			}
-			if err != nil {
-				return faultOf(w.Context(), "manifest", err)
-			}
+		if err := bringFor(w, &load, group); err != nil {
+			return faultOf(w.Context(), "manifest", err)
 		}
-		room, err := whatif.Capacity(w, pod, limit)
+		// 3. How many fit.
+		if group != nil {
+			room, err := whatif.GroupCapacity(w, group, pods, limit)
+			if err != nil {
+				return err
+			}
+			response.Fit, response.AtLeast, response.Message = int32(room.Groups), room.AtLeast, room.Message
+			response.Verdicts, response.Notes = verdicts(room.Verdicts), append(room.Notes, w.Notes()...)
+			response.Group = groupCapacity(group, len(pods), &room)
+			return nil
+		}
+		room, err := whatif.Capacity(w, pods[0], limit)
 		if err != nil {
 			return err
 		}
@@ -165,6 +193,33 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 		return nil, err
 	}
 	return response, nil
+}
+
+// bringFor tells a World what manifests bring besides the pods of which copies are made: all pods of a group, or the first.
+func bringFor(w *whatif.World, load *whatif.Workload, group *cluster.PodGroup) error {
+	if err := w.Bring(load.Objects); err != nil {
+		return err
+	}
+	for k, claims := range load.Claims {
+		if k > 0 && group == nil {
+			break
+		}
+		if err := w.AddClaims(claims); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func groupCapacity(group *cluster.PodGroup, pods int, room *whatif.GroupRoom) *schedulingv1.GroupCapacity {
+	out := &schedulingv1.GroupCapacity{Name: group.Name, Pods: int32(pods), Topology: group.Topology}
+	if group.Gang {
+		out.Wants = group.MinCount
+	}
+	for _, name := range slices.Sorted(maps.Keys(room.Domains)) {
+		out.Domains = append(out.Domains, &schedulingv1.DomainCapacity{Name: name, Fit: int32(room.Domains[name])})
+	}
+	return out
 }
 
 // Compare schedules pods under two configurations and says what differs. Pods that the request does not bring are named only if names

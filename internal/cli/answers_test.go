@@ -50,6 +50,14 @@ func (g *gateway) ExplainPod(_ context.Context, req *schedulingv1.ExplainPodRequ
 			Version: version(), Profile: "default-scheduler", Summary: "default/train-1 is not tried: scheduling gate quota has to be removed.",
 			ClassPods: &schedulingv1.PodCounts{Pending: 1},
 		}, nil
+	case "gang-0":
+		return &schedulingv1.ExplainPodResponse{
+			Pod:     &schedulingv1.Pod{Namespace: "default", Name: "gang-0", State: schedulingv1.PodState_POD_STATE_UNSCHEDULABLE, PodGroup: "gang", Shard: -1},
+			Version: version(), Profile: "default-scheduler", Summary: "default/gang-0 is pending with its PodGroup: 5 of at least 8 pods of gang fit, in rack-a.", Nodes: 12,
+			Group: &schedulingv1.PodGroup{
+				Name: "gang", Text: "PodGroup gang has 8 pods, of which it wants at least 8 placed together, all with the same rack.\nIt would fit with 3 more nodes like a1, or a minCount of 5.\n",
+			},
+		}, nil
 	case "busy":
 		return nil, rpc.Exhausted(rpc.ReasonQueueFull, time.Hour, "16 questions wait already")
 	case "secret":
@@ -156,6 +164,15 @@ func (g *gateway) GetCapacity(_ context.Context, req *schedulingv1.GetCapacityRe
 	g.asked.add(req)
 	if req.GetLimit() == 5 {
 		return &schedulingv1.GetCapacityResponse{Version: version(), Fit: 5, AtLeast: true}, nil
+	}
+	if req.GetPodGroup() != "" {
+		return &schedulingv1.GetCapacityResponse{
+			Version: version(), Fit: 3, Message: "0/3 nodes are available: 3 Insufficient cpu. 0/2 placements are available, the best: pod group is unschedulable: 5 of at least 8 pods fit in rack-a",
+			Verdicts: []*schedulingv1.Verdict{{Plugin: "NodeResourcesFit", Reason: "Insufficient cpu", Nodes: 3, Examples: []string{"node-a"}}},
+			Group: &schedulingv1.GroupCapacity{
+				Name: req.GetPodGroup(), Pods: 10, Wants: 8, Topology: []string{"example.com/rack"}, Domains: []*schedulingv1.DomainCapacity{{Name: "rack-a", Fit: 1}, {Name: "rack-b", Fit: 2}},
+			},
+		}, nil
 	}
 	return &schedulingv1.GetCapacityResponse{
 		Version: version(), Fit: 1042, Message: "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.",

@@ -54,6 +54,7 @@ func TestTheFlagsOfAQuestionReachTheGatewayInTheirOrder(t *testing.T) {
 		"capacity web-1 -n shop --cordon a": &schedulingv1.GetCapacityRequest{
 			Namespace: "shop", Name: "web-1", Limit: 10_000, Changes: []*schedulingv1.Change{{Change: &schedulingv1.Change_Cordon{Cordon: "a"}}},
 		},
+		"capacity podgroup/train -n ml":                                   &schedulingv1.GetCapacityRequest{Namespace: "ml", PodGroup: "train", Limit: 10_000},
 		"capacity -f testdata/web.yaml --limit 5":                         &schedulingv1.GetCapacityRequest{Manifest: deployment, Limit: 5},
 		"compare --with testdata/binpack.yaml --everything":               &schedulingv1.CompareRequest{Other: configuration, Everything: true, Times: 1},
 		"compare --config testdata/binpack.yaml -f - --times 2":           &schedulingv1.CompareRequest{Configuration: configuration, Manifests: deployment, Times: 2},
@@ -85,7 +86,7 @@ func TestAQuestionThatCannotBeReadIsNotAsked(t *testing.T) {
 		"whatif --cordon=":                           "want the name of a node",
 		"whatif --pending --times -1":                "--times",
 		"whatif --pending -o xml":                    `--output "xml" is not`,
-		"capacity web-1 -f testdata/web.yaml":        "either the name of a pod, or -f FILE",
+		"capacity web-1 -f testdata/web.yaml":        "or podgroup/ and the name of a PodGroup, or -f FILE",
 		"compare --with testdata/none.yaml":          "testdata/none.yaml: no such file",
 		"compare --with a -f testdata/none.yaml":     "testdata/none.yaml: no such file",
 		"why train-0 --timeout 0s":                   "--timeout 0s is not positive",

@@ -19,20 +19,24 @@ func podOf(name string, cpu int) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: c, image: c, resources: {requests: {cpu: \"%d\"}}}]}\n", name, cpu)
 }
 
+// command runs a command with an input.
+func command(t *testing.T, b *berthtest.Berth, input, line string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	root := &cobra.Command{Use: "berth", SilenceErrors: true}
+	root.AddCommand(cli.Commands(cli.Options{DefaultServer: b.GRPCAddress, In: strings.NewReader(input), Out: &out})...)
+	root.SetArgs(strings.Fields(line))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	err := root.ExecuteContext(ctx)
+	return out.String(), err
+}
+
 func TestABerthAnswersTheCommands(t *testing.T) {
 	b := berthtest.Start(t, berthtest.Options{Nodes: 2}) // of 8 CPUs
 	b.Apply(podOf("web", 6), podOf("large", 12))
 	b.AwaitDecided(2)
-	berth := func(line string) (string, error) {
-		var out bytes.Buffer
-		root := &cobra.Command{Use: "berth", SilenceErrors: true}
-		root.AddCommand(cli.Commands(cli.Options{DefaultServer: b.GRPCAddress, In: strings.NewReader(podOf("more", 2)), Out: &out})...)
-		root.SetArgs(strings.Fields(line))
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
-		err := root.ExecuteContext(ctx)
-		return out.String(), err
-	}
+	berth := func(line string) (string, error) { return command(t, b, podOf("more", 2), line) }
 	web := b.Placements()["default/web"]
 	for line, want := range map[string][]string{
 		"why large": {
@@ -68,5 +72,35 @@ func TestABerthAnswersTheCommands(t *testing.T) {
 	}
 	if _, err := berth("whatif --cordon nowhere"); err == nil || !strings.Contains(err.Error(), "invalid: changes[0].cordon: ") {
 		t.Errorf("a node that is not there: %v", err)
+	}
+}
+
+func TestABerthAnswersAboutGangs(t *testing.T) {
+	ofGang := func(name string, cpu int) string {
+		return strings.Replace(podOf(name, cpu), "spec: {", "spec: {schedulingGroup: {podGroupName: gang}, ", 1)
+	}
+	const gang = "apiVersion: scheduling.k8s.io/v1alpha2\nkind: PodGroup\nmetadata: {name: gang}\nspec: {schedulingPolicy: {gang: {minCount: 3}}}\n"
+	b := berthtest.Start(t, berthtest.Options{Nodes: 2}) // of 8 CPUs
+	b.Apply(gang, ofGang("gang-0", 6), ofGang("gang-1", 6), ofGang("gang-2", 6))
+	b.AwaitDecided(3)
+	input := gang + "---\n" + ofGang("more-0", 2) + "---\n" + ofGang("more-1", 2) + "---\n" + ofGang("more-2", 2)
+	for line, want := range map[string][]string{
+		"why gang-0": {
+			"default/gang-0 is pending with its PodGroup: 2 of at least 3 pods of gang fit.", "PodGroup gang has 3 pods, of which it wants at least 3 placed together.",
+			"The next of its pods: 0/2 nodes are available: 2 Insufficient cpu.", "It would fit with 1 more node like node-000", "a minCount of 2.",
+		},
+		"capacity podgroup/gang --add-nodes like=node-0000,count=4": {"2 more fit of PodGroup gang, 3 pods each, as of version ", "pod group is unschedulable: 0 of at least 3 pods fit"},
+		"capacity -f - -o jsonpath={.fit}":                          {"2\n"},
+		"whatif -f - -o jsonpath={.placed}":                         {"3\n"},
+	} {
+		out, err := command(t, b, input, line)
+		for _, text := range want {
+			if err != nil || !strings.Contains(out, text) {
+				t.Errorf("berth %s: %v\n%s\nwant %q", line, err, out, text)
+			}
+		}
+	}
+	if _, err := command(t, b, "", "capacity podgroup/nobody"); err == nil || err.Error() != "PodGroup default/nobody not found" {
+		t.Errorf("a PodGroup that is not there: %v", err)
 	}
 }

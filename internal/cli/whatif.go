@@ -282,13 +282,15 @@ func capacityCommand(opt Options) *cobra.Command {
 	var file string
 	var limit int32
 	cmd := &cobra.Command{
-		Use:   "capacity (POD | -f FILE) [CHANGES]",
-		Short: "Say how many more of a pod fit, and what stops the next one",
-		Example: fmt.Sprintf("  %[1]s capacity web-1 -n shop\n  %[1]s capacity -f job.yaml --add-nodes like=gpu-1,count=2",
+		Use:   "capacity (POD | podgroup/NAME | -f FILE) [CHANGES]",
+		Short: "Say how many more of a pod fit, or of a PodGroup, and what stops the next one",
+		Long: "Capacity counts how many more pods like one would be placed, or how many more PodGroups with pods like those of one, each\n" +
+			"whole. A file with a PodGroup asks about that, with all pods of the file; else about the first pod.",
+		Example: fmt.Sprintf("  %[1]s capacity web-1 -n shop\n  %[1]s capacity podgroup/train -n ml\n  %[1]s capacity -f job.yaml --add-nodes like=gpu-1,count=2",
 			opt.Program),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 || (len(args) == 1) == (file != "") {
-				return errors.New("capacity takes either the name of a pod, or -f FILE")
+				return errors.New("capacity takes either the name of a pod, or podgroup/ and the name of a PodGroup, or -f FILE")
 			}
 			return nil
 		},
@@ -304,7 +306,11 @@ func capacityCommand(opt Options) *cobra.Command {
 			if file != "" {
 				request.Manifest, err = readManifests([]string{file}, opt.In)
 			} else {
-				request.Name = args[0]
+				if group, is := strings.CutPrefix(args[0], "podgroup/"); is {
+					request.PodGroup = group
+				} else {
+					request.Name = args[0]
+				}
 				request.Namespace, err = n.get(opt)
 			}
 			if err != nil {
@@ -324,7 +330,7 @@ func capacityCommand(opt Options) *cobra.Command {
 	o.add(cmd)
 	n.add(cmd)
 	w.add(cmd)
-	cmd.Flags().StringVarP(&file, "filename", "f", "", `file with the pod, or what makes some; "-" for standard input`)
+	cmd.Flags().StringVarP(&file, "filename", "f", "", `file with the pod, or what makes some, or with a PodGroup and its pods; "-" for standard input`)
 	cmd.Flags().Int32Var(&limit, "limit", 10_000, "do not count further than this")
 	cmd.ValidArgsFunction = completePods(&c, opt)
 	return cmd
@@ -335,8 +341,16 @@ func (t *table) capacity(r *schedulingv1.GetCapacityResponse) {
 	if r.GetAtLeast() {
 		fit = "At least " + fit
 	}
-	t.line("%s, as of version %s.", fit, versionText(r.GetVersion()))
+	t.line("%s%s, as of version %s.", fit, ofGroup(r.GetGroup()), versionText(r.GetVersion()))
 	defer t.notes(r.GetNotes())
+	if domains := r.GetGroup().GetDomains(); len(domains) > 0 {
+		t.gap()
+		t.row("FIT", strings.Join(r.GetGroup().GetTopology(), "/"))
+		for _, d := range domains {
+			t.row(count(d.GetFit()), d.GetName())
+		}
+		t.gap()
+	}
 	if r.GetMessage() == "" && len(r.GetVerdicts()) == 0 {
 		return
 	}
@@ -345,6 +359,17 @@ func (t *table) capacity(r *schedulingv1.GetCapacityResponse) {
 		t.gap()
 		t.verdicts(r.GetVerdicts())
 	}
+}
+
+// ofGroup says what fits if that is a PodGroup.
+func ofGroup(g *schedulingv1.GroupCapacity) string {
+	switch {
+	case g == nil:
+		return ""
+	case g.GetWants() > 0 && g.GetWants() < g.GetPods():
+		return fmt.Sprintf(" of PodGroup %s, at least %s of %s each", g.GetName(), count(g.GetWants()), counted(g.GetPods(), "pod", "pods"))
+	}
+	return fmt.Sprintf(" of PodGroup %s, %s each", g.GetName(), counted(g.GetPods(), "pod", "pods"))
 }
 
 func (t *table) verdicts(verdicts []*schedulingv1.Verdict) {

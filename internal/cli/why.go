@@ -109,6 +109,12 @@ func (t *table) why(x *schedulingv1.ExplainPodResponse, program string) {
 	for _, note := range x.GetNotes() {
 		t.line("Note: %s.", note)
 	}
+	if text := x.GetGroup().GetText(); text != "" {
+		t.gap()
+		for line := range strings.Lines(text) {
+			t.line("%s", strings.TrimSuffix(line, "\n"))
+		}
+	}
 	if ahead := x.GetPod().GetAhead(); len(ahead) > 0 {
 		t.gap()
 		t.line("Ahead of it:")
@@ -138,7 +144,7 @@ func (t *table) why(x *schedulingv1.ExplainPodResponse, program string) {
 			}
 		}
 	}
-	if x.GetPod().GetNode() == "" && x.GetFeasible() == 0 && x.GetNodes() > 0 {
+	if x.GetPod().GetNode() == "" && x.GetFeasible() == 0 && x.GetNodes() > 0 && x.GetGroup() == nil { // what would help a group has been said
 		t.gap()
 		t.suggestions(x)
 	}

@@ -72,7 +72,7 @@ type Explanation struct {
 	// Notes say which plugin services could not be asked, and what one has answered in place of what it was asked.
 	Notes []string
 
-	// Group is the pod's PodGroup, nil if it names none, or is placed, or not tried for another reason.
+	// Group is the pod's PodGroup, nil if it names none, or is not tried for another reason. Of a pod of a group that waits no Changes are looked for, but those of the group.
 	Group *Group
 
 	// Candidates are the best nodes, best first, at most 10, as a commit would score them. A pod that requires a node has none: it goes
@@ -91,6 +91,7 @@ type Pod struct {
 	RequiredNode, Nominated string // see cluster.Pod
 	Gates                   []string
 	Deleting                bool
+	Group                   string // the PodGroup that it names
 
 	Profile   string // its scheduler name
 	YieldedTo string // to whom that is left at the moment, and why; empty unless the cause is Yielded
@@ -140,7 +141,7 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 		if out.Judged = profile != nil; !out.Judged {
 			return nil
 		}
-		if out.Cause == Rejected {
+		if out.Cause == Rejected || out.Cause == Placed {
 			var err error
 			if out.Group, err = groupOf(w, row); err != nil {
 				return err
@@ -193,7 +194,7 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 		out.ByPlugins = len(said.refused) > 0
 		return nil
 	})
-	if err == nil && out.Cause == Rejected && !out.ByPlugins { // no change of a pod or a node is known to be what they want
+	if err == nil && out.Cause == Rejected && !out.ByPlugins && out.Group == nil { // no change of a pod or a node is known to be what they want
 		out.Changes, out.NoPreemption, err = found.changes(ctx, s, pod)
 	}
 	if err != nil {
@@ -206,7 +207,7 @@ func describe(st *cluster.State, row *cluster.PodRow) Pod {
 	class := st.Class(row.Class)
 	return Pod{
 		UID: row.UID, Namespace: row.Namespace, Name: row.Name, Phase: row.Phase, Node: row.NodeName, Priority: row.Priority,
-		RequiredNode: row.RequiredNode, Nominated: row.Nominated, Gates: row.Gates, Deleting: row.Deleting,
+		RequiredNode: row.RequiredNode, Nominated: row.Nominated, Gates: row.Gates, Deleting: row.Deleting, Group: row.Group,
 		Profile: class.Spec.SchedulerName, Class: class.ID, ClassPending: class.Pods - class.Placed, ClassPlaced: class.Placed,
 		Unsupported: class.Spec.Unsupported, UnsupportedPlugin: class.Spec.UnsupportedPlugin,
 	}

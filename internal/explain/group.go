@@ -24,14 +24,16 @@ type Group struct {
 	// Lacking is why it is not tried, "" if it may be.
 	Lacking string
 	// Fits says that as many of its pods fit as it wants. Fit is how many do, with those that are placed, in the best domain if it has a topology; Wants is how many a gang wants, and Pods how many there are.
-	Fits             bool
-	Fit, Wants, Pods int
-	Topology         []string
-	Domain           string
-	Changes          []string // single changes each of which would make it fit, the smallest first
+	Fits                     bool
+	Fit, Wants, Pods, Placed int
+	Topology                 []string
+	Domain                   string // of one of which a pod is explained that is placed: where that is
+	// Missing is what keeps the first of its pods that finds no node from all nodes, with the others where they would be, as kube-scheduler words it.
+	Missing string
+	Changes []string // single changes each of which would make it fit, the smallest first
 }
 
-// groupOf explains the PodGroup of a pending pod, nil if it names none.
+// groupOf explains the PodGroup of a pod, nil if it names none.
 func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 	st := w.State()
 	key, named := cluster.GroupOf(&row.Pod)
@@ -39,8 +41,12 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 		return nil, nil
 	}
 	all := slices.Sorted(slices.Values(st.GroupPods(key)))
-	g := &Group{Name: key.Name, Pods: len(all)}
+	g := &Group{Name: key.Name, Pods: len(all), Placed: st.GroupPlaced(key)}
 	is := st.PodGroup(key)
+	if row.Placed() {
+		g.placed(st, is, row)
+		return g, nil
+	}
 	switch {
 	case is == nil && st.Unserved(key.Resource()) != nil:
 		g.Lacking = fmt.Sprintf("%s cannot be read: %s", key.Resource(), st.Unserved(key.Resource()).Why)
@@ -69,6 +75,9 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 		return nil, err
 	}
 	g.Fits, g.Fit, g.Wants, g.Domain = out.Placed, out.Fit, out.Wants, out.Domain
+	if first := slices.IndexFunc(out.Pods, func(p whatif.PodOutcome) bool { return p.Outcome != whatif.Placed && len(p.Verdicts) > 0 }); first >= 0 && !g.Fits {
+		g.Missing = out.Pods[first].FitMessage()
+	}
 	if g.Fits || len(pods) > mostChanged {
 		return g, nil
 	}
@@ -76,12 +85,22 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 	return g, err
 }
 
-func there(n int) string {
-	if n == 1 {
-		return "1 is there"
+// placed says where the group of a placed pod is, which need not exist any more.
+func (g *Group) placed(st *cluster.State, is *cluster.PodGroup, row *cluster.PodRow) {
+	g.Fits, g.Fit = true, g.Placed
+	if is == nil {
+		return
 	}
-	return fmt.Sprintf("%d are there", n)
+	g.Topology = is.Topology
+	if is.Gang {
+		g.Wants = int(is.MinCount)
+	}
+	if len(g.Topology) > 0 {
+		g.Domain, _ = whatif.DomainOf(st, g.Topology, row.Node)
+	}
 }
+
+func there(n int) string { return nAre(n) + " there" }
 
 // tryGroup places a group, and takes that back.
 func tryGroup(w *whatif.World, key cluster.GroupKey, pods []cluster.PodID) (out whatif.GroupOutcome, err error) {
@@ -196,18 +215,47 @@ func (g *Group) says() string {
 	return fmt.Sprintf("%d of at least %d pods of %s fit%s", g.Fit, g.Wants, g.Name, where)
 }
 
-// write writes what is known of the group, and what would help.
-func (g *Group) write(b *strings.Builder) {
+// Text is what is known of the group, and what would help, in lines; "" of one that is not tried.
+func (g *Group) Text() string {
+	if g.Lacking != "" {
+		return ""
+	}
+	var b strings.Builder
 	wants := ""
 	if g.Wants > 0 {
 		wants = fmt.Sprintf(", of which it wants at least %d placed together", g.Wants)
 	}
-	fmt.Fprintf(b, "PodGroup %s has %d pods%s", g.Name, g.Pods, wants)
+	fmt.Fprintf(&b, "PodGroup %s has %s%s", g.Name, counted(g.Pods, "pod"), wants)
 	if len(g.Topology) > 0 {
-		fmt.Fprintf(b, ", all with the same %s", strings.Join(g.Topology, " and "))
+		fmt.Fprintf(&b, ", all with the same %s", strings.Join(g.Topology, " and "))
 	}
-	fmt.Fprintln(b, ".")
+	fmt.Fprintln(&b, ".")
+	if g.Placed > 0 {
+		fmt.Fprintf(&b, "%s placed", nAre(g.Placed))
+		if g.Domain != "" {
+			fmt.Fprintf(&b, ", in %s", g.Domain)
+		}
+		fmt.Fprintln(&b, ".")
+	}
+	if g.Missing != "" {
+		fmt.Fprintf(&b, "The next of its pods: %s\n", g.Missing)
+	}
 	if len(g.Changes) > 0 {
-		fmt.Fprintf(b, "It would fit with %s.\n", strings.Join(g.Changes, ", or "))
+		fmt.Fprintf(&b, "It would fit with %s.\n", strings.Join(g.Changes, ", or "))
 	}
+	return b.String()
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func nAre(n int) string {
+	if n == 1 {
+		return "1 is"
+	}
+	return fmt.Sprintf("%d are", n)
 }

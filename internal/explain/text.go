@@ -26,8 +26,7 @@ func Text(x Explanation) string {
 		line("Note: %s.", note)
 	}
 	if x.Group != nil && x.Group.Lacking == "" {
-		line("")
-		x.Group.write(&b)
+		b.WriteString("\n" + x.Group.Text())
 	}
 	if len(x.Rejections) > 0 {
 		line("")
@@ -52,7 +51,7 @@ func Text(x Explanation) string {
 		line("Were it not there, this would keep it off:")
 		x.Here.Miss.write(&b)
 	}
-	if x.Cause == Rejected {
+	if x.Cause == Rejected && x.Group == nil { // what would help a group has been said
 		line("")
 		x.help(&b)
 	}

@@ -299,6 +299,14 @@ func domainOf(st *cluster.State, keys []string) func(cluster.NodeIndex) (string,
 	}
 }
 
+// DomainOf returns the domain of a node, by the values of some labels. False: it lacks one.
+func DomainOf(st *cluster.State, keys []string, node cluster.NodeIndex) (string, bool) {
+	if node == cluster.NoNode {
+		return "", false
+	}
+	return domainOf(st, keys)(node)
+}
+
 // attempt is how a group would be placed in a domain.
 type attempt struct {
 	*domain
@@ -556,15 +564,16 @@ func (t *trial) take(a *attempt, of int) ([]PodOutcome, error) {
 		if err := t.w.Between(); err != nil {
 			return nil, err
 		}
-		why := t.explain(id)
-		out[k].Outcome, out[k].Nodes, out[k].Verdicts, out[k].Message = Unplaced, why.nodes, why.why, why.message
+		why := t.explain(id, a.domain.nodes)
+		out[k].Outcome, out[k].Nodes, out[k].Verdicts, out[k].Message, out[k].Elsewhere = Unplaced, why.nodes, why.why, why.message, why.elsewhere
 	}
 	return out, nil
 }
 
-// explain says why a pod fits nowhere. What is said of pods of the same subject in the same state is said once.
-func (t *trial) explain(id cluster.PodID) *failure {
-	row := t.w.State().Pod(id)
+// explain says why a pod fits nowhere among some nodes. What is said of pods of the same subject in the same state is said once.
+func (t *trial) explain(id cluster.PodID, among cluster.Bitmap) *failure {
+	st := t.w.State()
+	row := st.Pod(id)
 	if row.RequiredNode != "" || row.Nominated != "" {
 		return explain(t.w, id)
 	}
@@ -573,7 +582,15 @@ func (t *trial) explain(id cluster.PodID) *failure {
 		if t.said == nil {
 			t.said = make(map[engine.Subject]*failure)
 		}
-		t.said[subject] = explain(t.w, id)
+		why := explain(t.w, id)
+		for i := range cluster.NodeIndex(st.Nodes.Len()) {
+			if st.Nodes.Live.Has(i) && !among.Has(i) {
+				if v, known := t.w.Evaluator().Node(st, subject, id, i); known && v.Feasible() {
+					why.elsewhere++
+				}
+			}
+		}
+		t.said[subject] = why
 	}
 	return t.said[subject]
 }

@@ -59,6 +59,17 @@ type PodOutcome struct {
 	Nodes    int
 	Verdicts []engine.VerdictCount
 	Message  string
+	// Elsewhere is how many nodes could take it that are not in the domain of its group. Of PlaceGroup only.
+	Elsewhere int
+}
+
+// FitMessage is Message with the nodes of other domains, as kube-scheduler words it.
+func (o *PodOutcome) FitMessage() string {
+	why := o.Verdicts
+	if o.Elsewhere > 0 {
+		why = append(slices.Clone(why), engine.VerdictCount{Plugin: "TopologyPlacementGenerator", Reason: "node(s) of other domains", Count: int32(o.Elsewhere)})
+	}
+	return engine.FitMessage(o.Nodes, why)
 }
 
 // Victim is a pod that has to go so that another finds room.
@@ -192,6 +203,8 @@ type failure struct {
 	message string
 	// hopeless is what preemption says where it cannot help, if it has been asked.
 	hopeless string
+	// elsewhere is PodOutcome.Elsewhere.
+	elsewhere int
 	// more are messages that go on behind message, by how they do: pods that fail alike share them.
 	more map[string]string
 }

@@ -22,7 +22,7 @@ import (
 type Workload struct {
 	Pods []source.Pod
 	// Objects are the selectors of the controllers that would make the pods, which PodTopologySpread's default constraints read, and what the
-	// manifests say of volumes.
+	// manifests say of volumes, and PodGroups.
 	Objects []source.Event
 	// Claims are those that would be made for the pods, by place, as far as some have any: of their ephemeral volumes, and of templates of a StatefulSet.
 	// One that there is by that name stays as it is.
@@ -45,7 +45,7 @@ type workloadHead struct {
 }
 
 // ReadWorkload reads manifests, in YAML or JSON, of Pods, and of Deployments, ReplicaSets, StatefulSets, ReplicationControllers
-// and Jobs, which stand for as many pods as would run at the same time; and of what volumes are made of, which is there before the pods. All pods are
+// and Jobs, which stand for as many pods as would run at the same time; and of PodGroups and what volumes are made of, which is there before the pods. All pods are
 // taken so many times, at least once. They are read strictly, with an API server's defaults: the error of one that is wrong is a *manifest.Error of it alone. At most
 // limit pods are read.
 func ReadWorkload(ctx context.Context, data []byte, times, limit int) (Workload, error) {
@@ -70,7 +70,7 @@ var errNestedList = errors.New("a list in a list: give its items one by one")
 type workloadReader struct {
 	times, limit int
 	pods, claims int // that the manifests stand for
-	objects      int // what volumes are made of
+	objects      int // what volumes are made of, and PodGroups
 	bytes        int // of the label sets of pods that have claims for themselves
 	out          Workload
 	claiming     map[string]bool // namespaces with claims; if not nil, out remains empty
@@ -122,7 +122,7 @@ func (r *workloadReader) object(raw []byte, item bool) error {
 		return r.add(pod, 1, own)
 	case "Deployment", "Job", manifest.KindReplicaSet, manifest.KindStatefulSet, manifest.KindReplicationController:
 	default:
-		if ofVolumes(list.Kind) {
+		if list.Kind == manifest.KindPodGroup || ofVolumes(list.Kind) {
 			objects, err := manifest.Parse(raw)
 			if err != nil {
 				return err
@@ -133,7 +133,7 @@ func (r *workloadReader) object(raw []byte, item bool) error {
 			r.bring(objects[0])
 			return nil
 		}
-		return fmt.Errorf("kind: %q makes no pods; want Pod, Deployment, ReplicaSet, StatefulSet, ReplicationController, Job or List, or what volumes are made of", list.Kind)
+		return fmt.Errorf("kind: %q makes no pods; want Pod, Deployment, ReplicaSet, StatefulSet, ReplicationController, Job or List, PodGroup, or what volumes are made of", list.Kind)
 	}
 	var head workloadHead
 	if err := manifest.Unmarshal(raw, &head); err != nil {

@@ -309,7 +309,9 @@ type ExplainPodResponse struct {
 	// behind it, in parentheses. Services are asked which nodes can run the pod, and what these score.
 	NotAsked []string `protobuf:"bytes,17,rep,name=not_asked,json=notAsked,proto3" json:"not_asked,omitempty"`
 	// Which plugin services could not be asked, and why.
-	Notes         []string `protobuf:"bytes,18,rep,name=notes,proto3" json:"notes,omitempty"`
+	Notes []string `protobuf:"bytes,18,rep,name=notes,proto3" json:"notes,omitempty"`
+	// Its PodGroup; unset: it names none, or does not wait for it.
+	Group         *PodGroup `protobuf:"bytes,19,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -470,6 +472,158 @@ func (x *ExplainPodResponse) GetNotes() []string {
 	return nil
 }
 
+func (x *ExplainPodResponse) GetGroup() *PodGroup {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+// PodGroup is the PodGroup of a pod, and how far it comes.
+type PodGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How many pods name it,
+	Pods int32 `protobuf:"varint,2,opt,name=pods,proto3" json:"pods,omitempty"`
+	// how many of them are placed,
+	Placed int32 `protobuf:"varint,3,opt,name=placed,proto3" json:"placed,omitempty"`
+	// and how many a gang wants placed at least; 0: it is no gang.
+	Wants int32 `protobuf:"varint,4,opt,name=wants,proto3" json:"wants,omitempty"`
+	// The labels of which all its pods are to have the same values; empty: none.
+	Topology []string `protobuf:"bytes,5,rep,name=topology,proto3" json:"topology,omitempty"`
+	// Of one with a topology that waits: where it would come furthest; of one that is placed, where the pod is: the values of these labels, with "/" between them.
+	Domain string `protobuf:"bytes,6,opt,name=domain,proto3" json:"domain,omitempty"`
+	// Of a pod that waits: how many of the group's pods are placed, or could be now.
+	Fit int32 `protobuf:"varint,7,opt,name=fit,proto3" json:"fit,omitempty"`
+	// As many fit as it wants: it waits for its turn.
+	Fits bool `protobuf:"varint,8,opt,name=fits,proto3" json:"fits,omitempty"`
+	// Why it is not tried; empty: it may be.
+	Lacking string `protobuf:"bytes,9,opt,name=lacking,proto3" json:"lacking,omitempty"`
+	// Changes each of which, alone, would let it be placed now, the smallest first.
+	Changes []string `protobuf:"bytes,10,rep,name=changes,proto3" json:"changes,omitempty"`
+	// All of this in plain words, as a terminal shows it; empty: lacking says it.
+	Text string `protobuf:"bytes,11,opt,name=text,proto3" json:"text,omitempty"`
+	// Of a pod that waits: what keeps the first of the group's pods that finds no node from all nodes, with the others where they would be, as kube-scheduler words it.
+	Missing       string `protobuf:"bytes,12,opt,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodGroup) Reset() {
+	*x = PodGroup{}
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodGroup) ProtoMessage() {}
+
+func (x *PodGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodGroup.ProtoReflect.Descriptor instead.
+func (*PodGroup) Descriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PodGroup) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PodGroup) GetPods() int32 {
+	if x != nil {
+		return x.Pods
+	}
+	return 0
+}
+
+func (x *PodGroup) GetPlaced() int32 {
+	if x != nil {
+		return x.Placed
+	}
+	return 0
+}
+
+func (x *PodGroup) GetWants() int32 {
+	if x != nil {
+		return x.Wants
+	}
+	return 0
+}
+
+func (x *PodGroup) GetTopology() []string {
+	if x != nil {
+		return x.Topology
+	}
+	return nil
+}
+
+func (x *PodGroup) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *PodGroup) GetFit() int32 {
+	if x != nil {
+		return x.Fit
+	}
+	return 0
+}
+
+func (x *PodGroup) GetFits() bool {
+	if x != nil {
+		return x.Fits
+	}
+	return false
+}
+
+func (x *PodGroup) GetLacking() string {
+	if x != nil {
+		return x.Lacking
+	}
+	return ""
+}
+
+func (x *PodGroup) GetChanges() []string {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *PodGroup) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *PodGroup) GetMissing() string {
+	if x != nil {
+		return x.Missing
+	}
+	return ""
+}
+
 // Claim is a PersistentVolumeClaim of the pod, of its namespace.
 type Claim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -507,7 +661,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[2]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +673,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[2]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +686,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{2}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Claim) GetName() string {
@@ -660,7 +814,7 @@ type ClaimObstacle struct {
 
 func (x *ClaimObstacle) Reset() {
 	*x = ClaimObstacle{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[3]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +826,7 @@ func (x *ClaimObstacle) String() string {
 func (*ClaimObstacle) ProtoMessage() {}
 
 func (x *ClaimObstacle) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[3]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +839,7 @@ func (x *ClaimObstacle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimObstacle.ProtoReflect.Descriptor instead.
 func (*ClaimObstacle) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{3}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ClaimObstacle) GetPlugin() string {
@@ -764,7 +918,7 @@ type Miss struct {
 
 func (x *Miss) Reset() {
 	*x = Miss{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[4]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +930,7 @@ func (x *Miss) String() string {
 func (*Miss) ProtoMessage() {}
 
 func (x *Miss) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[4]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +943,7 @@ func (x *Miss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Miss.ProtoReflect.Descriptor instead.
 func (*Miss) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{4}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Miss) GetNode() string {
@@ -827,7 +981,7 @@ type Obstacle struct {
 
 func (x *Obstacle) Reset() {
 	*x = Obstacle{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[5]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +993,7 @@ func (x *Obstacle) String() string {
 func (*Obstacle) ProtoMessage() {}
 
 func (x *Obstacle) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[5]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +1006,7 @@ func (x *Obstacle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Obstacle.ProtoReflect.Descriptor instead.
 func (*Obstacle) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{5}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Obstacle) GetPlugin() string {
@@ -914,7 +1068,7 @@ type Shortfall struct {
 
 func (x *Shortfall) Reset() {
 	*x = Shortfall{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[6]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +1080,7 @@ func (x *Shortfall) String() string {
 func (*Shortfall) ProtoMessage() {}
 
 func (x *Shortfall) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[6]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1093,7 @@ func (x *Shortfall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shortfall.ProtoReflect.Descriptor instead.
 func (*Shortfall) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{6}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Shortfall) GetResource() string {
@@ -991,7 +1145,7 @@ type Suggestion struct {
 
 func (x *Suggestion) Reset() {
 	*x = Suggestion{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[7]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1157,7 @@ func (x *Suggestion) String() string {
 func (*Suggestion) ProtoMessage() {}
 
 func (x *Suggestion) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[7]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1170,7 @@ func (x *Suggestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suggestion.ProtoReflect.Descriptor instead.
 func (*Suggestion) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{7}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Suggestion) GetKind() SuggestionKind {
@@ -1078,7 +1232,7 @@ type Candidate struct {
 
 func (x *Candidate) Reset() {
 	*x = Candidate{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[8]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1244,7 @@ func (x *Candidate) String() string {
 func (*Candidate) ProtoMessage() {}
 
 func (x *Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[8]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1257,7 @@ func (x *Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
 func (*Candidate) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{8}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Candidate) GetNode() string {
@@ -1151,7 +1305,7 @@ type PluginScore struct {
 
 func (x *PluginScore) Reset() {
 	*x = PluginScore{}
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[9]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1317,7 @@ func (x *PluginScore) String() string {
 func (*PluginScore) ProtoMessage() {}
 
 func (x *PluginScore) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[9]
+	mi := &file_berth_scheduling_v1_explain_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1330,7 @@ func (x *PluginScore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PluginScore.ProtoReflect.Descriptor instead.
 func (*PluginScore) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{9}
+	return file_berth_scheduling_v1_explain_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PluginScore) GetPlugin() string {
@@ -1218,7 +1372,7 @@ const file_berth_scheduling_v1_explain_proto_rawDesc = "" +
 	"\n" +
 	"candidates\x18\x03 \x01(\x05R\n" +
 	"candidates\x12\x16\n" +
-	"\x06misses\x18\x04 \x01(\x05R\x06misses\"\xff\x05\n" +
+	"\x06misses\x18\x04 \x01(\x05R\x06misses\"\xb4\x06\n" +
 	"\x12ExplainPodResponse\x12*\n" +
 	"\x03pod\x18\x01 \x01(\v2\x18.berth.scheduling.v1.PodR\x03pod\x126\n" +
 	"\aversion\x18\x02 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12\x18\n" +
@@ -1241,7 +1395,22 @@ const file_berth_scheduling_v1_explain_proto_rawDesc = "" +
 	"\rno_preemption\x18\x0f \x01(\tR\fnoPreemption\x122\n" +
 	"\x06claims\x18\x10 \x03(\v2\x1a.berth.scheduling.v1.ClaimR\x06claims\x12\x1b\n" +
 	"\tnot_asked\x18\x11 \x03(\tR\bnotAsked\x12\x14\n" +
-	"\x05notes\x18\x12 \x03(\tR\x05notes\"\xa0\x03\n" +
+	"\x05notes\x18\x12 \x03(\tR\x05notes\x123\n" +
+	"\x05group\x18\x13 \x01(\v2\x1d.berth.scheduling.v1.PodGroupR\x05group\"\x9c\x02\n" +
+	"\bPodGroup\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04pods\x18\x02 \x01(\x05R\x04pods\x12\x16\n" +
+	"\x06placed\x18\x03 \x01(\x05R\x06placed\x12\x14\n" +
+	"\x05wants\x18\x04 \x01(\x05R\x05wants\x12\x1a\n" +
+	"\btopology\x18\x05 \x03(\tR\btopology\x12\x16\n" +
+	"\x06domain\x18\x06 \x01(\tR\x06domain\x12\x10\n" +
+	"\x03fit\x18\a \x01(\x05R\x03fit\x12\x12\n" +
+	"\x04fits\x18\b \x01(\bR\x04fits\x12\x18\n" +
+	"\alacking\x18\t \x01(\tR\alacking\x12\x18\n" +
+	"\achanges\x18\n" +
+	" \x03(\tR\achanges\x12\x12\n" +
+	"\x04text\x18\v \x01(\tR\x04text\x12\x18\n" +
+	"\amissing\x18\f \x01(\tR\amissing\"\xa0\x03\n" +
 	"\x05Claim\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.berth.scheduling.v1.ClaimStateR\x05state\x12\x12\n" +
@@ -1348,46 +1517,48 @@ func file_berth_scheduling_v1_explain_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_scheduling_v1_explain_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berth_scheduling_v1_explain_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_berth_scheduling_v1_explain_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_berth_scheduling_v1_explain_proto_goTypes = []any{
 	(ClaimState)(0),            // 0: berth.scheduling.v1.ClaimState
 	(SuggestionKind)(0),        // 1: berth.scheduling.v1.SuggestionKind
 	(*ExplainPodRequest)(nil),  // 2: berth.scheduling.v1.ExplainPodRequest
 	(*ExplainPodResponse)(nil), // 3: berth.scheduling.v1.ExplainPodResponse
-	(*Claim)(nil),              // 4: berth.scheduling.v1.Claim
-	(*ClaimObstacle)(nil),      // 5: berth.scheduling.v1.ClaimObstacle
-	(*Miss)(nil),               // 6: berth.scheduling.v1.Miss
-	(*Obstacle)(nil),           // 7: berth.scheduling.v1.Obstacle
-	(*Shortfall)(nil),          // 8: berth.scheduling.v1.Shortfall
-	(*Suggestion)(nil),         // 9: berth.scheduling.v1.Suggestion
-	(*Candidate)(nil),          // 10: berth.scheduling.v1.Candidate
-	(*PluginScore)(nil),        // 11: berth.scheduling.v1.PluginScore
-	(*Pod)(nil),                // 12: berth.scheduling.v1.Pod
-	(*Version)(nil),            // 13: berth.scheduling.v1.Version
-	(*PodCounts)(nil),          // 14: berth.scheduling.v1.PodCounts
-	(*Verdict)(nil),            // 15: berth.scheduling.v1.Verdict
+	(*PodGroup)(nil),           // 4: berth.scheduling.v1.PodGroup
+	(*Claim)(nil),              // 5: berth.scheduling.v1.Claim
+	(*ClaimObstacle)(nil),      // 6: berth.scheduling.v1.ClaimObstacle
+	(*Miss)(nil),               // 7: berth.scheduling.v1.Miss
+	(*Obstacle)(nil),           // 8: berth.scheduling.v1.Obstacle
+	(*Shortfall)(nil),          // 9: berth.scheduling.v1.Shortfall
+	(*Suggestion)(nil),         // 10: berth.scheduling.v1.Suggestion
+	(*Candidate)(nil),          // 11: berth.scheduling.v1.Candidate
+	(*PluginScore)(nil),        // 12: berth.scheduling.v1.PluginScore
+	(*Pod)(nil),                // 13: berth.scheduling.v1.Pod
+	(*Version)(nil),            // 14: berth.scheduling.v1.Version
+	(*PodCounts)(nil),          // 15: berth.scheduling.v1.PodCounts
+	(*Verdict)(nil),            // 16: berth.scheduling.v1.Verdict
 }
 var file_berth_scheduling_v1_explain_proto_depIdxs = []int32{
-	12, // 0: berth.scheduling.v1.ExplainPodResponse.pod:type_name -> berth.scheduling.v1.Pod
-	13, // 1: berth.scheduling.v1.ExplainPodResponse.version:type_name -> berth.scheduling.v1.Version
-	14, // 2: berth.scheduling.v1.ExplainPodResponse.class_pods:type_name -> berth.scheduling.v1.PodCounts
-	15, // 3: berth.scheduling.v1.ExplainPodResponse.rejected:type_name -> berth.scheduling.v1.Verdict
-	15, // 4: berth.scheduling.v1.ExplainPodResponse.reasons:type_name -> berth.scheduling.v1.Verdict
-	6,  // 5: berth.scheduling.v1.ExplainPodResponse.misses:type_name -> berth.scheduling.v1.Miss
-	9,  // 6: berth.scheduling.v1.ExplainPodResponse.suggestions:type_name -> berth.scheduling.v1.Suggestion
-	10, // 7: berth.scheduling.v1.ExplainPodResponse.candidates:type_name -> berth.scheduling.v1.Candidate
-	4,  // 8: berth.scheduling.v1.ExplainPodResponse.claims:type_name -> berth.scheduling.v1.Claim
-	0,  // 9: berth.scheduling.v1.Claim.state:type_name -> berth.scheduling.v1.ClaimState
-	5,  // 10: berth.scheduling.v1.Claim.obstacles:type_name -> berth.scheduling.v1.ClaimObstacle
-	7,  // 11: berth.scheduling.v1.Miss.obstacles:type_name -> berth.scheduling.v1.Obstacle
-	8,  // 12: berth.scheduling.v1.Obstacle.shortfall:type_name -> berth.scheduling.v1.Shortfall
-	1,  // 13: berth.scheduling.v1.Suggestion.kind:type_name -> berth.scheduling.v1.SuggestionKind
-	11, // 14: berth.scheduling.v1.Candidate.scores:type_name -> berth.scheduling.v1.PluginScore
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	13, // 0: berth.scheduling.v1.ExplainPodResponse.pod:type_name -> berth.scheduling.v1.Pod
+	14, // 1: berth.scheduling.v1.ExplainPodResponse.version:type_name -> berth.scheduling.v1.Version
+	15, // 2: berth.scheduling.v1.ExplainPodResponse.class_pods:type_name -> berth.scheduling.v1.PodCounts
+	16, // 3: berth.scheduling.v1.ExplainPodResponse.rejected:type_name -> berth.scheduling.v1.Verdict
+	16, // 4: berth.scheduling.v1.ExplainPodResponse.reasons:type_name -> berth.scheduling.v1.Verdict
+	7,  // 5: berth.scheduling.v1.ExplainPodResponse.misses:type_name -> berth.scheduling.v1.Miss
+	10, // 6: berth.scheduling.v1.ExplainPodResponse.suggestions:type_name -> berth.scheduling.v1.Suggestion
+	11, // 7: berth.scheduling.v1.ExplainPodResponse.candidates:type_name -> berth.scheduling.v1.Candidate
+	5,  // 8: berth.scheduling.v1.ExplainPodResponse.claims:type_name -> berth.scheduling.v1.Claim
+	4,  // 9: berth.scheduling.v1.ExplainPodResponse.group:type_name -> berth.scheduling.v1.PodGroup
+	0,  // 10: berth.scheduling.v1.Claim.state:type_name -> berth.scheduling.v1.ClaimState
+	6,  // 11: berth.scheduling.v1.Claim.obstacles:type_name -> berth.scheduling.v1.ClaimObstacle
+	8,  // 12: berth.scheduling.v1.Miss.obstacles:type_name -> berth.scheduling.v1.Obstacle
+	9,  // 13: berth.scheduling.v1.Obstacle.shortfall:type_name -> berth.scheduling.v1.Shortfall
+	1,  // 14: berth.scheduling.v1.Suggestion.kind:type_name -> berth.scheduling.v1.SuggestionKind
+	12, // 15: berth.scheduling.v1.Candidate.scores:type_name -> berth.scheduling.v1.PluginScore
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_berth_scheduling_v1_explain_proto_init() }
@@ -1402,7 +1573,7 @@ func file_berth_scheduling_v1_explain_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_scheduling_v1_explain_proto_rawDesc), len(file_berth_scheduling_v1_explain_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -593,7 +593,9 @@ type Pod struct {
 	// It is placed, and being evicted so that another pod finds room.
 	Victim bool `protobuf:"varint,18,opt,name=victim,proto3" json:"victim,omitempty"`
 	// Who is ahead of it in its shard, the highest priority first, at most 10 priorities; only of an active pod that is explained.
-	Ahead         []*Ahead `protobuf:"bytes,19,rep,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead []*Ahead `protobuf:"bytes,19,rep,name=ahead,proto3" json:"ahead,omitempty"`
+	// spec.schedulingGroup.podGroupName, the PodGroup of its namespace that it belongs to; empty: none.
+	PodGroup      string `protobuf:"bytes,20,opt,name=pod_group,json=podGroup,proto3" json:"pod_group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -759,6 +761,13 @@ func (x *Pod) GetAhead() []*Ahead {
 		return x.Ahead
 	}
 	return nil
+}
+
+func (x *Pod) GetPodGroup() string {
+	if x != nil {
+		return x.PodGroup
+	}
+	return ""
 }
 
 // Ahead is the pods of one priority that are ahead of another pod in its shard.
@@ -1128,7 +1137,7 @@ const file_berth_scheduling_v1_model_proto_rawDesc = "" +
 	"\x06active\x18\x02 \x01(\x05R\x06active\x12\x18\n" +
 	"\abackoff\x18\x03 \x01(\x05R\abackoff\x12$\n" +
 	"\runschedulable\x18\x04 \x01(\x05R\runschedulable\x12\x1b\n" +
-	"\tin_flight\x18\x05 \x01(\x05R\binFlight\"\xfa\x04\n" +
+	"\tin_flight\x18\x05 \x01(\x05R\binFlight\"\x97\x05\n" +
 	"\x03Pod\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1151,7 +1160,8 @@ const file_berth_scheduling_v1_model_proto_rawDesc = "" +
 	"preempting\x18\x11 \x01(\bR\n" +
 	"preempting\x12\x16\n" +
 	"\x06victim\x18\x12 \x01(\bR\x06victim\x120\n" +
-	"\x05ahead\x18\x13 \x03(\v2\x1a.berth.scheduling.v1.AheadR\x05ahead\"i\n" +
+	"\x05ahead\x18\x13 \x03(\v2\x1a.berth.scheduling.v1.AheadR\x05ahead\x12\x1b\n" +
+	"\tpod_group\x18\x14 \x01(\tR\bpodGroup\"i\n" +
 	"\x05Ahead\x12\x1a\n" +
 	"\bpriority\x18\x01 \x01(\x05R\bpriority\x12\x12\n" +
 	"\x04pods\x18\x02 \x01(\x05R\x04pods\x12\x1c\n" +

@@ -272,7 +272,9 @@ type ListPodsRequest struct {
 	// Only pods on this node; empty: all.
 	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
 	// Only pods that are not placed.
-	PendingOnly   bool `protobuf:"varint,5,opt,name=pending_only,json=pendingOnly,proto3" json:"pending_only,omitempty"`
+	PendingOnly bool `protobuf:"varint,5,opt,name=pending_only,json=pendingOnly,proto3" json:"pending_only,omitempty"`
+	// Only pods that name this PodGroup; empty: all.
+	PodGroup      string `protobuf:"bytes,6,opt,name=pod_group,json=podGroup,proto3" json:"pod_group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -340,6 +342,13 @@ func (x *ListPodsRequest) GetPendingOnly() bool {
 		return x.PendingOnly
 	}
 	return false
+}
+
+func (x *ListPodsRequest) GetPodGroup() string {
+	if x != nil {
+		return x.PodGroup
+	}
+	return ""
 }
 
 // ListPodsResponse is a page.
@@ -1277,14 +1286,15 @@ const file_berth_scheduling_v1_scheduling_proto_rawDesc = "" +
 	"inUseBytes\x12\x1f\n" +
 	"\vquota_bytes\x18\x03 \x01(\x03R\n" +
 	"quotaBytes\x12\x12\n" +
-	"\x04full\x18\x04 \x01(\bR\x04full\"\xa2\x01\n" +
+	"\x04full\x18\x04 \x01(\bR\x04full\"\xbf\x01\n" +
 	"\x0fListPodsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12!\n" +
-	"\fpending_only\x18\x05 \x01(\bR\vpendingOnly\"\xa0\x01\n" +
+	"\fpending_only\x18\x05 \x01(\bR\vpendingOnly\x12\x1b\n" +
+	"\tpod_group\x18\x06 \x01(\tR\bpodGroup\"\xa0\x01\n" +
 	"\x10ListPodsResponse\x12,\n" +
 	"\x04pods\x18\x01 \x03(\v2\x18.berth.scheduling.v1.PodR\x04pods\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x126\n" +

@@ -77,8 +77,8 @@ type SchedulingServiceClient interface {
 	// INVALID_ARGUMENT: a change or a manifest is wrong; the violations name the fields.
 	// RESOURCE_EXHAUSTED: too many ask at the same time.
 	WhatIf(ctx context.Context, in *WhatIfRequest, opts ...grpc.CallOption) (*WhatIfResponse, error)
-	// GetCapacity says how many more of a pod fit, and what stops the next one.
-	// NOT_FOUND: no such pod.
+	// GetCapacity says how many more of a pod fit, or of a PodGroup, each whole, and what stops the next one.
+	// NOT_FOUND: no such pod, or PodGroup.
 	// RESOURCE_EXHAUSTED: too many ask at the same time.
 	GetCapacity(ctx context.Context, in *GetCapacityRequest, opts ...grpc.CallOption) (*GetCapacityResponse, error)
 	// Compare schedules the same pods under two configurations, and says what differs.
@@ -305,8 +305,8 @@ type SchedulingServiceServer interface {
 	// INVALID_ARGUMENT: a change or a manifest is wrong; the violations name the fields.
 	// RESOURCE_EXHAUSTED: too many ask at the same time.
 	WhatIf(context.Context, *WhatIfRequest) (*WhatIfResponse, error)
-	// GetCapacity says how many more of a pod fit, and what stops the next one.
-	// NOT_FOUND: no such pod.
+	// GetCapacity says how many more of a pod fit, or of a PodGroup, each whole, and what stops the next one.
+	// NOT_FOUND: no such pod, or PodGroup.
 	// RESOURCE_EXHAUSTED: too many ask at the same time.
 	GetCapacity(context.Context, *GetCapacityRequest) (*GetCapacityResponse, error)
 	// Compare schedules the same pods under two configurations, and says what differs.

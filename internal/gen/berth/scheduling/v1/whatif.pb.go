@@ -30,7 +30,7 @@ type WhatIfRequest struct {
 	Changes []*Change `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Pods to be scheduled then: YAML or JSON of Pods, and of Deployments, ReplicaSets, StatefulSets and Jobs, which stand for as
 	// many pods as they have replicas. At most 10,000 pods in all, and 1 MiB a document. PersistentVolumes, PersistentVolumeClaims,
-	// StorageClasses, CSINodes, CSIDrivers and CSIStorageCapacities among them are there before.
+	// StorageClasses, CSINodes, CSIDrivers, CSIStorageCapacities and PodGroups among them are there before.
 	Manifests string `protobuf:"bytes,2,opt,name=manifests,proto3" json:"manifests,omitempty"`
 	// How often the manifests are to be taken. 0 means once.
 	Times int32 `protobuf:"varint,3,opt,name=times,proto3" json:"times,omitempty"`
@@ -862,19 +862,22 @@ func (x *ZoneUse) GetPods() int32 {
 	return 0
 }
 
-// GetCapacityRequest asks how many more of a pod fit.
+// GetCapacityRequest asks how many more of a pod fit, or of a PodGroup.
 type GetCapacityRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The pod: YAML or JSON of a Pod, or of something that makes pods, with what volumes are made of as in WhatIfRequest; or
+	// The pod: YAML or JSON of a Pod, or of something that makes pods, with what volumes are made of as in WhatIfRequest. With a PodGroup among them it is
+	// that with all of these pods, which have to name it; or
 	Manifest string `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// an existing pod: its namespace, empty for default,
+	// an existing pod or PodGroup: its namespace, empty for default,
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// and its name.
+	// and the name of the pod,
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Changes of the copy before. At most 1000.
 	Changes []*Change `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
-	// Do not count further than this. 0 means 10,000; at most 1,000,000.
-	Limit         int32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Do not count further than this. 0 means 10,000; at most 1,000,000. Of PodGroups no more are counted than have 10,000 pods.
+	Limit int32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	// or the name of the PodGroup: others are as it is, and have as many pods as it has, placed or not.
+	PodGroup      string `protobuf:"bytes,6,opt,name=pod_group,json=podGroup,proto3" json:"pod_group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -944,12 +947,19 @@ func (x *GetCapacityRequest) GetLimit() int32 {
 	return 0
 }
 
+func (x *GetCapacityRequest) GetPodGroup() string {
+	if x != nil {
+		return x.PodGroup
+	}
+	return ""
+}
+
 // GetCapacityResponse says how many.
 type GetCapacityResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version that the copy is of.
 	Version *Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// So many more fit.
+	// So many more fit; of a PodGroup, one after the other, each with as many of its pods as it wants, or all of them if it is no gang.
 	Fit int32 `protobuf:"varint,2,opt,name=fit,proto3" json:"fit,omitempty"`
 	// There may be room for more: limit was reached.
 	AtLeast bool `protobuf:"varint,3,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
@@ -958,7 +968,9 @@ type GetCapacityResponse struct {
 	// The verdicts that stop the next one.
 	Verdicts []*Verdict `protobuf:"bytes,5,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
 	// Which plugins of others were not asked, and which plugin services could not be.
-	Notes         []string `protobuf:"bytes,6,rep,name=notes,proto3" json:"notes,omitempty"`
+	Notes []string `protobuf:"bytes,6,rep,name=notes,proto3" json:"notes,omitempty"`
+	// The PodGroup that was asked about; unset: a pod was.
+	Group         *GroupCapacity `protobuf:"bytes,7,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1035,6 +1047,150 @@ func (x *GetCapacityResponse) GetNotes() []string {
 	return nil
 }
 
+func (x *GetCapacityResponse) GetGroup() *GroupCapacity {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+// GroupCapacity is how many more of a PodGroup fit.
+type GroupCapacity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How many pods each has.
+	Pods int32 `protobuf:"varint,2,opt,name=pods,proto3" json:"pods,omitempty"`
+	// How many of them have to be placed; 0: all, it is no gang.
+	Wants int32 `protobuf:"varint,3,opt,name=wants,proto3" json:"wants,omitempty"`
+	// The labels of which all its pods are to have the same values; empty: none.
+	Topology []string `protobuf:"bytes,4,rep,name=topology,proto3" json:"topology,omitempty"`
+	// How many fit in each domain, by name, those where none does left out; empty without a topology.
+	Domains       []*DomainCapacity `protobuf:"bytes,5,rep,name=domains,proto3" json:"domains,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupCapacity) Reset() {
+	*x = GroupCapacity{}
+	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupCapacity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupCapacity) ProtoMessage() {}
+
+func (x *GroupCapacity) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupCapacity.ProtoReflect.Descriptor instead.
+func (*GroupCapacity) Descriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_whatif_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GroupCapacity) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GroupCapacity) GetPods() int32 {
+	if x != nil {
+		return x.Pods
+	}
+	return 0
+}
+
+func (x *GroupCapacity) GetWants() int32 {
+	if x != nil {
+		return x.Wants
+	}
+	return 0
+}
+
+func (x *GroupCapacity) GetTopology() []string {
+	if x != nil {
+		return x.Topology
+	}
+	return nil
+}
+
+func (x *GroupCapacity) GetDomains() []*DomainCapacity {
+	if x != nil {
+		return x.Domains
+	}
+	return nil
+}
+
+// DomainCapacity is how many more of a PodGroup fit in a domain.
+type DomainCapacity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The values of the labels of its nodes, with "/" between them.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// So many.
+	Fit           int32 `protobuf:"varint,2,opt,name=fit,proto3" json:"fit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DomainCapacity) Reset() {
+	*x = DomainCapacity{}
+	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DomainCapacity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DomainCapacity) ProtoMessage() {}
+
+func (x *DomainCapacity) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DomainCapacity.ProtoReflect.Descriptor instead.
+func (*DomainCapacity) Descriptor() ([]byte, []int) {
+	return file_berth_scheduling_v1_whatif_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *DomainCapacity) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DomainCapacity) GetFit() int32 {
+	if x != nil {
+		return x.Fit
+	}
+	return 0
+}
+
 // CompareRequest asks how two configurations differ in effect.
 type CompareRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1054,7 +1210,7 @@ type CompareRequest struct {
 
 func (x *CompareRequest) Reset() {
 	*x = CompareRequest{}
-	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[11]
+	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1222,7 @@ func (x *CompareRequest) String() string {
 func (*CompareRequest) ProtoMessage() {}
 
 func (x *CompareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[11]
+	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1235,7 @@ func (x *CompareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareRequest.ProtoReflect.Descriptor instead.
 func (*CompareRequest) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_whatif_proto_rawDescGZIP(), []int{11}
+	return file_berth_scheduling_v1_whatif_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CompareRequest) GetConfiguration() string {
@@ -1144,7 +1300,7 @@ type CompareResponse struct {
 
 func (x *CompareResponse) Reset() {
 	*x = CompareResponse{}
-	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[12]
+	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1312,7 @@ func (x *CompareResponse) String() string {
 func (*CompareResponse) ProtoMessage() {}
 
 func (x *CompareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[12]
+	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1325,7 @@ func (x *CompareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareResponse.ProtoReflect.Descriptor instead.
 func (*CompareResponse) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_whatif_proto_rawDescGZIP(), []int{12}
+	return file_berth_scheduling_v1_whatif_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CompareResponse) GetVersion() *Version {
@@ -1252,7 +1408,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[13]
+	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1420,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[13]
+	mi := &file_berth_scheduling_v1_whatif_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1433,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_berth_scheduling_v1_whatif_proto_rawDescGZIP(), []int{13}
+	return file_berth_scheduling_v1_whatif_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Move) GetNamespace() string {
@@ -1372,20 +1528,31 @@ const file_berth_scheduling_v1_whatif_proto_rawDesc = "" +
 	"\aZoneUse\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x14\n" +
 	"\x05nodes\x18\x02 \x01(\x05R\x05nodes\x12\x12\n" +
-	"\x04pods\x18\x03 \x01(\x05R\x04pods\"\xaf\x01\n" +
+	"\x04pods\x18\x03 \x01(\x05R\x04pods\"\xcc\x01\n" +
 	"\x12GetCapacityRequest\x12\x1a\n" +
 	"\bmanifest\x18\x01 \x01(\tR\bmanifest\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x125\n" +
 	"\achanges\x18\x04 \x03(\v2\x1b.berth.scheduling.v1.ChangeR\achanges\x12\x14\n" +
-	"\x05limit\x18\x05 \x01(\x05R\x05limit\"\xe4\x01\n" +
+	"\x05limit\x18\x05 \x01(\x05R\x05limit\x12\x1b\n" +
+	"\tpod_group\x18\x06 \x01(\tR\bpodGroup\"\x9e\x02\n" +
 	"\x13GetCapacityResponse\x126\n" +
 	"\aversion\x18\x01 \x01(\v2\x1c.berth.scheduling.v1.VersionR\aversion\x12\x10\n" +
 	"\x03fit\x18\x02 \x01(\x05R\x03fit\x12\x19\n" +
 	"\bat_least\x18\x03 \x01(\bR\aatLeast\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x128\n" +
 	"\bverdicts\x18\x05 \x03(\v2\x1c.berth.scheduling.v1.VerdictR\bverdicts\x12\x14\n" +
-	"\x05notes\x18\x06 \x03(\tR\x05notes\"\xa0\x01\n" +
+	"\x05notes\x18\x06 \x03(\tR\x05notes\x128\n" +
+	"\x05group\x18\a \x01(\v2\".berth.scheduling.v1.GroupCapacityR\x05group\"\xa8\x01\n" +
+	"\rGroupCapacity\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04pods\x18\x02 \x01(\x05R\x04pods\x12\x14\n" +
+	"\x05wants\x18\x03 \x01(\x05R\x05wants\x12\x1a\n" +
+	"\btopology\x18\x04 \x03(\tR\btopology\x12=\n" +
+	"\adomains\x18\x05 \x03(\v2#.berth.scheduling.v1.DomainCapacityR\adomains\"6\n" +
+	"\x0eDomainCapacity\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03fit\x18\x02 \x01(\x05R\x03fit\"\xa0\x01\n" +
 	"\x0eCompareRequest\x12$\n" +
 	"\rconfiguration\x18\x01 \x01(\tR\rconfiguration\x12\x14\n" +
 	"\x05other\x18\x02 \x01(\tR\x05other\x12\x1c\n" +
@@ -1423,7 +1590,7 @@ func file_berth_scheduling_v1_whatif_proto_rawDescGZIP() []byte {
 	return file_berth_scheduling_v1_whatif_proto_rawDescData
 }
 
-var file_berth_scheduling_v1_whatif_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_berth_scheduling_v1_whatif_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_berth_scheduling_v1_whatif_proto_goTypes = []any{
 	(*WhatIfRequest)(nil),       // 0: berth.scheduling.v1.WhatIfRequest
 	(*Change)(nil),              // 1: berth.scheduling.v1.Change
@@ -1436,35 +1603,39 @@ var file_berth_scheduling_v1_whatif_proto_goTypes = []any{
 	(*ZoneUse)(nil),             // 8: berth.scheduling.v1.ZoneUse
 	(*GetCapacityRequest)(nil),  // 9: berth.scheduling.v1.GetCapacityRequest
 	(*GetCapacityResponse)(nil), // 10: berth.scheduling.v1.GetCapacityResponse
-	(*CompareRequest)(nil),      // 11: berth.scheduling.v1.CompareRequest
-	(*CompareResponse)(nil),     // 12: berth.scheduling.v1.CompareResponse
-	(*Move)(nil),                // 13: berth.scheduling.v1.Move
-	(*Version)(nil),             // 14: berth.scheduling.v1.Version
-	(*Verdict)(nil),             // 15: berth.scheduling.v1.Verdict
+	(*GroupCapacity)(nil),       // 11: berth.scheduling.v1.GroupCapacity
+	(*DomainCapacity)(nil),      // 12: berth.scheduling.v1.DomainCapacity
+	(*CompareRequest)(nil),      // 13: berth.scheduling.v1.CompareRequest
+	(*CompareResponse)(nil),     // 14: berth.scheduling.v1.CompareResponse
+	(*Move)(nil),                // 15: berth.scheduling.v1.Move
+	(*Version)(nil),             // 16: berth.scheduling.v1.Version
+	(*Verdict)(nil),             // 17: berth.scheduling.v1.Verdict
 }
 var file_berth_scheduling_v1_whatif_proto_depIdxs = []int32{
 	1,  // 0: berth.scheduling.v1.WhatIfRequest.changes:type_name -> berth.scheduling.v1.Change
 	2,  // 1: berth.scheduling.v1.Change.add_nodes:type_name -> berth.scheduling.v1.AddNodes
 	3,  // 2: berth.scheduling.v1.Change.label_node:type_name -> berth.scheduling.v1.LabelNode
-	14, // 3: berth.scheduling.v1.WhatIfResponse.version:type_name -> berth.scheduling.v1.Version
+	16, // 3: berth.scheduling.v1.WhatIfResponse.version:type_name -> berth.scheduling.v1.Version
 	5,  // 4: berth.scheduling.v1.WhatIfResponse.outcomes:type_name -> berth.scheduling.v1.Outcome
 	6,  // 5: berth.scheduling.v1.WhatIfResponse.before:type_name -> berth.scheduling.v1.Utilization
 	6,  // 6: berth.scheduling.v1.WhatIfResponse.after:type_name -> berth.scheduling.v1.Utilization
-	15, // 7: berth.scheduling.v1.Outcome.verdicts:type_name -> berth.scheduling.v1.Verdict
+	17, // 7: berth.scheduling.v1.Outcome.verdicts:type_name -> berth.scheduling.v1.Verdict
 	7,  // 8: berth.scheduling.v1.Utilization.resources:type_name -> berth.scheduling.v1.ResourceUse
 	8,  // 9: berth.scheduling.v1.Utilization.zones:type_name -> berth.scheduling.v1.ZoneUse
 	1,  // 10: berth.scheduling.v1.GetCapacityRequest.changes:type_name -> berth.scheduling.v1.Change
-	14, // 11: berth.scheduling.v1.GetCapacityResponse.version:type_name -> berth.scheduling.v1.Version
-	15, // 12: berth.scheduling.v1.GetCapacityResponse.verdicts:type_name -> berth.scheduling.v1.Verdict
-	14, // 13: berth.scheduling.v1.CompareResponse.version:type_name -> berth.scheduling.v1.Version
-	6,  // 14: berth.scheduling.v1.CompareResponse.one:type_name -> berth.scheduling.v1.Utilization
-	6,  // 15: berth.scheduling.v1.CompareResponse.two:type_name -> berth.scheduling.v1.Utilization
-	13, // 16: berth.scheduling.v1.CompareResponse.moves:type_name -> berth.scheduling.v1.Move
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	16, // 11: berth.scheduling.v1.GetCapacityResponse.version:type_name -> berth.scheduling.v1.Version
+	17, // 12: berth.scheduling.v1.GetCapacityResponse.verdicts:type_name -> berth.scheduling.v1.Verdict
+	11, // 13: berth.scheduling.v1.GetCapacityResponse.group:type_name -> berth.scheduling.v1.GroupCapacity
+	12, // 14: berth.scheduling.v1.GroupCapacity.domains:type_name -> berth.scheduling.v1.DomainCapacity
+	16, // 15: berth.scheduling.v1.CompareResponse.version:type_name -> berth.scheduling.v1.Version
+	6,  // 16: berth.scheduling.v1.CompareResponse.one:type_name -> berth.scheduling.v1.Utilization
+	6,  // 17: berth.scheduling.v1.CompareResponse.two:type_name -> berth.scheduling.v1.Utilization
+	15, // 18: berth.scheduling.v1.CompareResponse.moves:type_name -> berth.scheduling.v1.Move
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_berth_scheduling_v1_whatif_proto_init() }
@@ -1488,7 +1659,7 @@ func file_berth_scheduling_v1_whatif_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_scheduling_v1_whatif_proto_rawDesc), len(file_berth_scheduling_v1_whatif_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
