@@ -22,4 +22,11 @@ const (
 	Worker     = attribute.Key("berth.worker")      // address of who answered
 	Batch      = attribute.Key("berth.batch")       // id of the record
 	Try        = attribute.Key("berth.try")         // of the bind, from 1
+
+	Group   = attribute.Key("berth.group")   // namespace/name of the PodGroup whose pods the batch is
+	Fit     = attribute.Key("berth.fit")     // how many of its pods are on nodes, or could be
+	Wants   = attribute.Key("berth.wants")   // how many it wants at least; 0: it is no gang
+	Domain  = attribute.Key("berth.domain")  // where it is, or would be, by the values of its topology's labels
+	Tries   = attribute.Key("berth.tries")   // how often places have been looked for
+	Victims = attribute.Key("berth.victims") // pods that are to be evicted for it
 )

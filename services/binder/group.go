@@ -159,6 +159,8 @@ type grouped struct {
 	pods    []cluster.PodID
 	were    []cluster.Pod
 	found   whatif.GroupOutcome
+	tries   int // how often that was done
+	victims int // pods that are to be evicted for it
 }
 
 // placeGroup places pods of a PodGroup, all that are to be or none, in one transaction. They are tried on a copy of the ledger; what is found there holds if nothing has changed by then that it depends on.
@@ -182,7 +184,9 @@ func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) 
 	if err == nil {
 		err = t.preemptForGroup(ctx, g)
 	}
-	t.metrics.groupSeconds.Observe(time.Since(began).Seconds())
+	ended := time.Now()
+	t.metrics.groupSeconds.Observe(ended.Sub(began).Seconds())
+	t.traceGroup(ctx, g, err, began, ended)
 	t.reportGroup(g, len(placed), err)
 	switch {
 	case t.ended():
@@ -247,6 +251,7 @@ func (t *term) roomForGroup(wanted map[string]int) bool {
 // tryAndPlace tries a group until what it has found holds, and places it. That it does not fit is said as of when it was tried.
 func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement, err error) {
 	for try := range triesAside {
+		g.tries = try + 1
 		var apply func() error
 		t.ledger.read(func(st *cluster.State) {
 			apply = t.groups.follow(t.ledger)
@@ -432,7 +437,7 @@ func (g *grouped) read(t *term, st *cluster.State, stint int64) {
 		name := st.Class(row.Class).Spec.SchedulerName
 		switch {
 		case t.asks(st, row) != 0:
-			why = "pods of a PodGroup that extenders or plugin services are asked about are not placed"
+			why = whatif.GroupOthersAsked
 		case scheduler != "" && scheduler != name:
 			why = fmt.Sprintf("all pods in a single pod group should have the same .spec.schedulerName set, got: %q and %q", scheduler, name)
 		}

@@ -89,6 +89,9 @@ func (t *term) preemptAsFound(ctx context.Context, g, now *grouped, found *whati
 		}
 		done = true
 		p, err = t.startGroupPreemption(tx, now, found.Nodes, found.Found.Victims, stint)
+		if p != nil {
+			g.victims = len(p.victims)
+		}
 		if g.resp.Preempts = now.resp.GetPreempts(); g.resp.GetPreempts() {
 			g.resp.Message = groupWaits
 		} else {

@@ -1,9 +1,14 @@
 package binder
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	otel "go.opentelemetry.io/otel/trace"
 
 	"github.com/berth-scheduler/berth/internal/coord"
@@ -35,6 +40,93 @@ func (t *term) traceCommit(req *binderv1.CommitRequest, resp *binderv1.CommitRes
 			next++
 		}
 	}
+}
+
+// traceGroup makes the span of an attempt to place a PodGroup, below that of the call, if the attempt of any of its pods is traced; and in the trace of each of these the span of what came of the pod there.
+// They link to each other.
+func (t *term) traceGroup(ctx context.Context, g *grouped, err error, began, ended time.Time) {
+	if t.trace == nil {
+		return
+	}
+	var attempts []*trace.Attempt // of each pod; nil: no pod's is traced
+	var links []otel.Link
+	for i, p := range g.req.GetPods() {
+		if attempt := t.trace.Attempt(p.GetUid(), p.GetAttempt()); attempt != nil {
+			if attempts == nil {
+				attempts = make([]*trace.Attempt, len(g.req.GetPods()))
+			}
+			attempts[i], links = attempt, append(links, otel.Link{SpanContext: attempt.Root()})
+		}
+	}
+	if attempts == nil {
+		return
+	}
+	result, message := g.traced(err)
+	about := []attribute.KeyValue{
+		trace.Group.String(g.key.String()), trace.Result.String(result), trace.Epoch.Int64(t.epoch), trace.Pods.Int(len(attempts)),
+		trace.Fit.Int(g.found.Fit), trace.Wants.Int(g.found.Wants), trace.Tries.Int(g.tries), trace.Victims.Int(g.victims),
+	}
+	if g.found.Domain != "" {
+		about = append(about, trace.Domain.String(g.found.Domain))
+	}
+	if message != "" {
+		about = append(about, trace.Message.String(message))
+	}
+	_, span := t.trace.Start(ctx, "group", otel.WithTimestamp(began), otel.WithLinks(links...), otel.WithAttributes(about...))
+	if result == "failed" {
+		span.SetStatus(codes.Error, message)
+	}
+	span.End(otel.WithTimestamp(ended))
+	link := otel.WithLinks(otel.Link{SpanContext: span.SpanContext()})
+	for i, attempt := range attempts {
+		if attempt == nil {
+			continue
+		}
+		of := []attribute.KeyValue{trace.Group.String(g.key.String()), trace.Result.String(result)}
+		if err == nil && i < len(g.outcomes) {
+			of[1] = trace.Result.String(commitResult(g.outcomes[i].Outcome.GetResult()))
+		}
+		if node := g.nodeOf(i); node != "" {
+			of = append(of, trace.Node.String(node))
+		}
+		attempt.Span("group", began, ended, link, otel.WithAttributes(of...))
+	}
+}
+
+// nodeOf returns where the i-th pod of the request has been placed, "" if it has not been.
+func (g *grouped) nodeOf(i int) string {
+	n := slices.Index(g.open, i)
+	if n < 0 || g.outcomes[i].Outcome.GetResult() != binderv1.Outcome_RESULT_ASSUMED {
+		return ""
+	}
+	return g.found.Pods[n].Node
+}
+
+// traced returns what has come of a group as its span says it: the best that has come of any of its pods.
+func (g *grouped) traced(err error) (result, message string) {
+	switch {
+	case errors.Is(err, errUntried):
+		return "untried", err.Error()
+	case err != nil:
+		return "failed", err.Error()
+	}
+	is := make(map[binderv1.Outcome_Result]bool)
+	message = g.resp.GetMessage()
+	for i := range g.outcomes {
+		is[g.outcomes[i].Outcome.GetResult()] = true
+		message = cmp.Or(message, g.outcomes[i].Error)
+	}
+	if g.resp.GetPreempts() {
+		return "preempts", message
+	}
+	for _, r := range []binderv1.Outcome_Result{
+		binderv1.Outcome_RESULT_FAILED, binderv1.Outcome_RESULT_ASSUMED, binderv1.Outcome_RESULT_BUSY, binderv1.Outcome_RESULT_RETRY, binderv1.Outcome_RESULT_NO_FIT, binderv1.Outcome_RESULT_PLACED,
+	} {
+		if is[r] {
+			return commitResult(r), message
+		}
+	}
+	return commitResult(binderv1.Outcome_RESULT_GONE), message
 }
 
 func commitResult(r binderv1.Outcome_Result) string {

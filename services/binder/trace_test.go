@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	otel "go.opentelemetry.io/otel/trace"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/coord"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
@@ -151,5 +152,90 @@ func TestWhatIsWrittenOfAnAttemptThatPlacedNothingIsInItsTrace(t *testing.T) {
 	}
 	if want := term.reports.trace.Attempt("p", 3).Root().TraceID(); src.in["p"] != want {
 		t.Errorf("written in trace %v, want %v, that of attempt 3", src.in["p"], want)
+	}
+}
+
+// TestAnAttemptOfAPodGroupHasASpanThatItsPodsLeadTo has a gang that fits, one that does not, and one that has another pod evicted.
+func TestAnAttemptOfAPodGroupHasASpanThatItsPodsLeadTo(t *testing.T) {
+	racked := func(name, rack string, cpu int64) cluster.Node {
+		n := node(name, cpu)
+		n.Labels = append(n.Labels, cluster.Label{Key: "rack", Value: rack})
+		return n
+	}
+	group := func(topology ...string) source.Event {
+		return source.Event{Kind: source.ObjectSet, Object: &cluster.PodGroup{Namespace: "default", Name: "g", UID: "g", Gang: true, MinCount: 2, Topology: topology}}
+	}
+	for name, test := range map[string]struct {
+		things []any
+		want   string // of the group
+		pods   string // of p
+	}{
+		"it fits": {
+			[]any{racked("a", "east", 1000), racked("b", "west", 2000), group("rack")},
+			"group default/g: assumed, 2 of 2 in west, 1 tries, 0 victims: ", "group assumed b",
+		},
+		"it does not": {
+			[]any{racked("a", "east", 1000), group("rack")},
+			"group default/g: no_fit, 1 of 2 in east, 1 tries, 0 victims: pod group is unschedulable: 1 of at least 2 pods fit in east, No preemption victims found for incoming preemptor", "group no_fit",
+		},
+		"others go": {
+			[]any{node("a", 2000), on(pod("v", 1000), "a"), group()},
+			"group default/g: preempts, 1 of 2 in , 1 tries, 1 victims: " + groupWaits, "group no_fit",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			exporter := tracetest.NewInMemoryExporter()
+			term := pureTerm(t, newFakeSource())
+			term.trace = trace.NewProvider(sdktrace.ParentBased(sdktrace.AlwaysSample()), sdktrace.WithSyncer(exporter))
+			observe(t, term, test.things...)
+			observe(t, term, prior(ofGroup(pod("p", 1000), "g"), 10), prior(ofGroup(pod("q", 1000), "g"), 10))
+			commit := requestOf(term.ledger.state, offer{version: term.ledger.version()}, 3, "p", "q")
+			ctx, call := term.trace.Start(t.Context(), "call")
+			if _, err := term.placeGroup(ctx, &binderv1.PlaceGroupRequest{
+				ShardRevision: commit.ShardRevision, Version: commit.Version, Namespace: "default", Name: "g", Pods: commit.Pods,
+			}); err != nil {
+				t.Fatal(err)
+			}
+			call.End()
+
+			attempts := []*trace.Attempt{term.trace.Attempt("p", 3), term.trace.Attempt("q", 3)}
+			var span tracetest.SpanStub
+			for _, s := range exporter.GetSpans() {
+				if s.Name == "group" && s.Parent.SpanID() == call.SpanContext().SpanID() {
+					span = s
+				}
+			}
+			about := make(map[string]string)
+			for _, kv := range span.Attributes {
+				about[string(kv.Key)] = kv.Value.String()
+			}
+			got := fmt.Sprintf("%s %s: %s, %s of %s in %s, %s tries, %s victims: %s", span.Name, about["berth.group"], about["berth.result"], about["berth.fit"], about["berth.wants"],
+				about["berth.domain"], about["berth.tries"], about["berth.victims"], about["berth.message"])
+			if got != test.want || about["berth.pods"] != "2" {
+				t.Errorf("the span of the group says\n%s of %s pods, want\n%s of 2", got, about["berth.pods"], test.want)
+			}
+			if len(span.Links) != 2 || span.Links[0].SpanContext.TraceID() != attempts[0].Root().TraceID() || span.Links[1].SpanContext.TraceID() != attempts[1].Root().TraceID() {
+				t.Errorf("it links to %v, want the attempts of p and q", span.Links)
+			}
+			if got := strings.Join(spansOf(exporter, attempts[0]), ", "); got != test.pods {
+				t.Errorf("the spans of p are %s, want %s", got, test.pods)
+			}
+			for _, s := range exporter.GetSpans() {
+				if s.SpanContext.TraceID() == attempts[1].Root().TraceID() && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID() != span.SpanContext.SpanID()) {
+					t.Errorf("%s of q links to %v, want the span of the group", s.Name, s.Links)
+				}
+			}
+		})
+	}
+}
+
+// TestAGroupOfWhichNoPodIsSampledHasNoSpan has every call sampled, and no attempt.
+func TestAGroupOfWhichNoPodIsSampledHasNoSpan(t *testing.T) {
+	g := &grouped{req: &binderv1.PlaceGroupRequest{Pods: []*binderv1.PodAttempt{{Uid: "0d6d9a3e-7a54-4a6b-9c1f-000000000001", Attempt: 1}}}}
+	for name, provider := range map[string]*trace.Provider{"off": nil, "on": trace.NewProvider(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(1e-15)))} {
+		term, now := &term{trace: provider}, time.Unix(1, 0)
+		if allocs := testing.AllocsPerRun(100, func() { term.traceGroup(t.Context(), g, nil, now, now) }); allocs != 0 {
+			t.Errorf("tracing %s: %v allocations for a group of which no pod is sampled, want none", name, allocs)
+		}
 	}
 }

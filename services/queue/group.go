@@ -228,6 +228,7 @@ func (c *cycle) postpone(pods []*attempt, reason string) {
 				q.Postpone(now, a.Attempt)
 				c.s.metrics.retries.WithLabelValues(reason).Inc()
 				c.progress++
+				a.traced.end(tracedRetry, "")
 				a.open = false
 			}
 		}

@@ -74,9 +74,13 @@ func (c *cycle) trace(ctx context.Context) context.Context {
 		}
 		links = append(links, otel.Link{SpanContext: a.traced.Root()})
 	}
-	ctx, c.span = c.s.cfg.Trace.Cycle(ctx, first.Attempt, c.popped, otel.WithLinks(links...), otel.WithAttributes(
+	about := []attribute.KeyValue{
 		trace.Shard.Int(int(c.sh.number)), trace.Epoch.Int64(int64(c.version.Epoch)), trace.Pods.Int(len(c.attempts)), trace.Signatures.Int(len(c.asked)),
-	))
+	}
+	if c.group != nil {
+		about = append(about, trace.Group.String(c.group.String()))
+	}
+	ctx, c.span = c.s.cfg.Trace.Cycle(ctx, first.Attempt, c.popped, otel.WithLinks(links...), otel.WithAttributes(about...))
 	for _, a := range c.attempts {
 		if t := a.traced; t != nil {
 			t.cycle = otel.Link{SpanContext: c.span.SpanContext()}
