@@ -196,3 +196,55 @@ func TestTheLogNamesTheTraceOfAnAttempt(t *testing.T) {
 		return false
 	})
 }
+
+// TestTheTracesOfAPodGroupSayHowItsAttemptsEnded has a gang that is placed, one that is not, and one that is to come back.
+func TestTheTracesOfAPodGroupSayHowItsAttemptsEnded(t *testing.T) {
+	for name, c := range map[string]struct {
+		of   binderv1.Outcome_Result // each pod, at the binder
+		why  string
+		want string
+	}{
+		"placed":   {of: binderv1.Outcome_RESULT_ASSUMED, want: "scheduled"},
+		"unplaced": {of: binderv1.Outcome_RESULT_NO_FIT, want: "unschedulable"},
+		"busy":     {of: binderv1.Outcome_RESULT_BUSY, why: "something has changed", want: "retry"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			w := newWorld(t, 1)
+			exporter := w.traced(sdktrace.ParentBased(sdktrace.AlwaysSample()))
+			w.filterWorker("f1", nil)
+			w.scoreWorker("s1")
+			w.ledger.node("n1", 1000)
+			w.binder.grouping = func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+				response := new(binderv1.PlaceGroupResponse)
+				for range request.GetPods() {
+					response.Pods = append(response.Pods, &binderv1.GroupedPod{Outcome: &binderv1.Outcome{Result: c.of}, Error: c.why})
+				}
+				return response, nil
+			}
+			for _, pod := range []string{"g-0", "g-1"} {
+				w.ledger.pod(pod, 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Group = "g" })
+			}
+			w.ledger.apply(cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: "g", UID: "g", Gang: true, MinCount: 2}})
+			w.queueMember("q1")
+			if c.want == "scheduled" {
+				w.untilPlaced("g-0", "g-1")
+				for _, pod := range []string{"g-0", "g-1"} {
+					id, _ := w.ledger.st.PodByUID("uid-" + pod)
+					w.ledger.apply(cluster.PodBound{ID: id})
+				}
+			}
+			for _, pod := range []string{"g-0", "g-1"} {
+				root, below := attemptOf(t, w, exporter, pod, 1)
+				if got := attributesOf(root)["berth.result"]; got != c.want || strings.Join(below, " ") != "queue" {
+					t.Errorf("%s has ended with %s, and below it are %s; want %s, and the wait alone", pod, got, below, c.want)
+				}
+				until(t, "the cycle has ended", func() bool {
+					return slices.ContainsFunc(exporter.GetSpans(), func(s tracetest.SpanStub) bool {
+						return s.Name == "cycle" && s.SpanContext.SpanID() == root.Links[0].SpanContext.SpanID() && attributesOf(s)["berth.group"] == "default/g" && len(s.Links) == 2
+					})
+				})
+			}
+		})
+	}
+}

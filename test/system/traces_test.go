@@ -117,11 +117,64 @@ func TestAnAttemptIsOneTraceOfAllItHasGoneThrough(t *testing.T) {
 	}
 }
 
+// TestTheAttemptOfAGangIsInTheTracesOfItsPods has a gang that is placed: each pod's trace leads to the span of the gang, which is below the call in the trace of their cycle.
+func TestTheAttemptOfAGangIsInTheTracesOfItsPods(t *testing.T) {
+	exporter := tracetest.NewInMemoryExporter()
+	provider := trace.NewProvider(sdktrace.ParentBased(sdktrace.AlwaysSample()), sdktrace.WithSyncer(exporter))
+	b := berthtest.Start(t, berthtest.Options{Nodes: 4, Trace: provider})
+	const group = `{apiVersion: scheduling.k8s.io/v1alpha2, kind: PodGroup, metadata: {name: train}, spec: {schedulingPolicy: {gang: {minCount: 3}}, schedulingConstraints: {topology: [{key: kubernetes.io/hostname}]}}}`
+	of := func(k int) string {
+		return berthtest.Pod(fmt.Sprint("train-", k), "2", "1Gi", "schedulingGroup: {podGroupName: train}, ")
+	}
+	b.Apply(group, of(0), of(1), of(2))
+	b.AwaitDecided(3)
+	b.Stop()
+
+	all := byTrace(exporter.GetSpans())
+	pods := 0
+	for _, spans := range all {
+		at := slices.IndexFunc(spans, func(s tracetest.SpanStub) bool { return s.Name == "attempt" && value(&s, trace.Result) == "scheduled" })
+		if at < 0 {
+			continue
+		}
+		root := &spans[at]
+		pod := value(root, trace.PodName)
+		pods++
+		if got, want := names(spans), "attempt bind group queue"; got != want {
+			t.Errorf("%s: the spans are %s, want %s", pod, got, want)
+			continue
+		}
+		checkTimes(t, pod, root, spans)
+		own := &spans[slices.IndexFunc(spans, func(s tracetest.SpanStub) bool { return s.Name == "group" })]
+		cycle := all.span(root.Links[0].SpanContext)
+		of := all.span(own.Links[0].SpanContext)
+		switch {
+		case cycle == nil || value(cycle, trace.Group) != "default/train" || len(cycle.Links) != 3:
+			t.Errorf("%s: its link leads to %+v, want the cycle of its gang", pod, cycle)
+		case of == nil || of.SpanContext.TraceID() != cycle.SpanContext.TraceID() || len(of.Links) != 3:
+			t.Errorf("%s: its group leads to %+v, want the span of the gang, in the trace of the cycle", pod, of)
+		case value(of, trace.Result) != "assumed" || value(of, trace.Fit) != "3" || value(of, trace.Wants) != "3" || value(of, trace.Tries) != "1" || value(of, trace.Victims) != "0" ||
+			value(of, trace.Domain) != value(root, trace.Node) || value(own, trace.Node) != value(root, trace.Node):
+			t.Errorf("%s: the gang's span says %v, the pod's %v, and the pod is on %s", pod, of.Attributes, own.Attributes, value(root, trace.Node))
+		default:
+			if call := all.span(of.Parent); call == nil || call.SpanKind != otel.SpanKindServer || !strings.HasSuffix(call.Name, "/PlaceGroup") {
+				t.Errorf("%s: the gang's span is below %+v, want the call", pod, call)
+			}
+		}
+	}
+	if pods != 3 {
+		t.Errorf("%d pods are traced, want 3", pods)
+	}
+	if example := exampleOf(all, "default/train-0"); t.Failed() || testing.Verbose() {
+		t.Log("\n" + example)
+	}
+}
+
 // checkTimes checks that what was done for an attempt was done one after the other, within it. Only the end of the bind may
 // come after it: the source's watch may tell of it before the call is answered.
 func checkTimes(t *testing.T, pod string, root *tracetest.SpanStub, spans []tracetest.SpanStub) {
 	t.Helper()
-	stages := []string{"queue", "filter", "score", "commit", "record", "bind"}
+	stages := []string{"queue", "filter", "score", "commit", "group", "record", "bind"}
 	for _, s := range spans {
 		if s.StartTime.Before(root.StartTime) || s.Name != "bind" && s.EndTime.After(root.EndTime) || s.EndTime.Before(s.StartTime) {
 			t.Errorf("%s: %s from %v to %v is not within %v to %v", pod, s.Name, s.StartTime, s.EndTime, root.StartTime, root.EndTime)
@@ -192,7 +245,7 @@ func exampleOf(all traced, pod string) string {
 				continue
 			}
 			var about []string
-			for _, key := range []attribute.Key{trace.PodName, trace.Pods, trace.RangeFirst, trace.Worker, trace.Result, trace.Node} {
+			for _, key := range []attribute.Key{trace.PodName, trace.Group, trace.Pods, trace.Fit, trace.Wants, trace.Domain, trace.Tries, trace.RangeFirst, trace.Worker, trace.Result, trace.Node} {
 				if v := value(&s, key); v != "" {
 					about = append(about, string(key)+"="+v)
 				}
