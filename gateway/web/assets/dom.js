@@ -54,6 +54,9 @@ export const nodeLink = (name) => link(name, "nodes", name);
 // podLink links to the explanation of a pod, namespace/name.
 export const podLink = (pod, text = pod) => link(text, "pods", ...pod.split("/"));
 
+// groupLink links to a PodGroup, namespace/name.
+export const groupLink = (group) => link(group, "groups", ...group.split("/"));
+
 // fitsLink links to the map of where a pod fits.
 export const fitsLink = (pod, text) => link(text, "fits", ...pod.split("/"));
 

@@ -3,15 +3,16 @@
 // Routes are in the fragment of the address, so that a view can be linked to, and gone back to:
 //   #/              the cluster        #/nodes/NAME    one node
 //   #/pods          pending pods       #/pods/NS/NAME  why a pod is where it is
+//   #/groups/NS/NAME  a PodGroup and its pods
 //   #/fits/NS/NAME  the map of where a pod fits
 //   #/whatif        what would happen if        #/compare  two configurations
-//   #/capacity      how many more of a pod fit  #/capacity/NS/NAME  of this pod
+//   #/capacity      how many more of a pod fit  #/capacity/NS/NAME  of this pod, or  #/capacity/podgroup/NS/NAME  of this PodGroup
 
 import { session, signIn } from "./api.js";
 import { cluster, colourBy, showNode, status, wireCluster } from "./cluster.js";
 import { byId, markCurrent } from "./dom.js";
 import { follow } from "./placements.js";
-import { explain, explainAgain, forget, pods, wirePods } from "./pods.js";
+import { explain, explainAgain, explainGroup, forget, pods, wirePods } from "./pods.js";
 import { question, wireWhatif } from "./whatif.js";
 
 const idle = { start() {}, stop() {} };
@@ -37,11 +38,17 @@ function route(by) {
       else forget();
       focus(by, rest.length === 2 ? byId("explain-title") : null);
       return;
+    case "groups":
+      show("pods");
+      if (rest.length === 2) explainGroup(rest.join("/"));
+      else forget();
+      focus(by, byId("explain-title"));
+      return;
     case "whatif":
     case "capacity":
     case "compare":
       show("whatif");
-      question(name, rest.length === 2 ? rest.join("/") : "");
+      question(name, rest.length >= 2 ? rest.join("/") : "");
       focus(by);
       return;
     case "fits":

@@ -52,8 +52,11 @@ function remarks(o) {
 
 // capacityOutcome shows a GetCapacityResponse.
 export function capacityOutcome(answer) {
+  const { group } = answer;
   return [
-    el("p", { class: "cause" }, `${answer.atLeast ? "At least " : ""}${number(answer.fit)} more ${answer.fit === 1 ? "fits" : "fit"}.`),
+    el("p", { class: "cause" }, `${answer.atLeast ? "At least " : ""}${number(answer.fit)} more ${answer.fit === 1 ? "fits" : "fit"}`,
+      group && ` of PodGroup ${group.name}, with ${number(group.pods)} pods each`, "."),
+    group?.domains.length > 0 && table("Where", [group.topology.join("/"), "#fit"], group.domains.map((d) => [d.name, number(d.fit)])),
     answer.atLeast && el("p", {}, "It was not counted further: there may be room for more."),
     answer.message && el("p", {}, `The next one is stopped: ${answer.message}`),
     answer.verdicts.length > 0 && table("What stops the next one", ["plugin", "reason", "#nodes", "such as"], answer.verdicts.map(verdictRow)),

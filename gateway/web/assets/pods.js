@@ -4,6 +4,7 @@ import { call, code } from "./api.js";
 import { byId, capacityLink, el, fill, fitsLink, nodeLink, podLink, say, table } from "./dom.js";
 import { number, quantity, resources, seconds, state, version } from "./format.js";
 import { split } from "./cluster.js";
+import { groupFacts, groupOutcome, groups } from "./groups.js";
 import { Poller, report } from "./live.js";
 
 const every = 3000; // ms
@@ -25,29 +26,51 @@ const pending = new Poller({
   },
 });
 
-export const pods = { start: () => pending.start(), stop: () => pending.stop() };
+export const pods = {
+  start() {
+    pending.start();
+    groups.start();
+  },
+  stop() {
+    pending.stop();
+    groups.stop();
+  },
+};
 
 let shown = ""; // the pod that is explained, namespace/name
 let asking = new AbortController();
 
 // explain shows why a pod is where it is.
-export async function explain(pod) {
-  asking.abort();
-  asking = new AbortController();
-  const { signal } = asking;
-  const body = byId("explanation");
-  if (pod !== shown) fill(body);
-  shown = pod;
+export function explain(pod) {
   byId("find-pod-name").value = pod;
   const [namespace, name] = split(pod).map(encodeURIComponent);
-  body.setAttribute("aria-busy", "true");
-  try {
+  return show(pod, async (signal) => {
     const path = `v1/namespaces/${namespace}/pods/${name}`;
     const answer = await call(`${path}:explain`, { signal }).catch((err) => {
       if (err.code !== code.unimplemented) throw err;
       return call(path, { signal }); // what the queue knows, at least
     });
-    fill(body, answer.summary === undefined ? onlyPod(answer) : explanation(answer));
+    return answer.summary === undefined ? onlyPod(answer) : explanation(answer);
+  });
+}
+
+// explainGroup shows a PodGroup, namespace/name, and its pods.
+export function explainGroup(group) {
+  byId("find-pod-name").value = "";
+  return show(`podgroup ${group}`, (signal) => groupOutcome(group, signal));
+}
+
+// show shows what is asked for, under a name.
+async function show(name, ask) {
+  asking.abort();
+  asking = new AbortController();
+  const { signal } = asking;
+  const body = byId("explanation");
+  if (name !== shown) fill(body);
+  shown = name;
+  body.setAttribute("aria-busy", "true");
+  try {
+    fill(body, await ask(signal));
     say(byId("explain-problem"), "");
   } catch (err) {
     if (signal.aborted) return;
@@ -80,6 +103,7 @@ function explanation(answer) {
     ...(answer.notAsked.length > 0 ? [el("p", {}, `Plugins of others are not asked here: ${answer.notAsked.join(", ")}. What follows is so without them.`)] : []),
     el("p", {}, fitsLink(`${pod.namespace}/${pod.name}`, "Show on the map where it fits"), " · ",
       capacityLink(`${pod.namespace}/${pod.name}`, "How many more like it fit")),
+    ...(answer.group ? groupFacts(pod, answer.group) : []),
     ...part("What is in the way", answer.rejected, (verdicts) =>
       table("Rejected, each node once, by the first plugin that does", ["plugin", "reason", "#nodes", "such as"], verdicts.map(verdictRow),
         ["in all", `of ${number(nodes)}, ${number(feasible)} being feasible`, number(rejected), ""])),

@@ -24,9 +24,9 @@ const questions = {
   },
   capacity: {
     request() {
-      const pod = byId("like").value.trim();
+      const [, group, pod] = byId("like").value.trim().match(/^(podgroup\/)?(.*)$/);
       const [namespace, name] = pod ? split(pod) : ["", ""];
-      return { namespace, name, manifest: byId("manifests").value, changes: changes(), limit: count("limit") };
+      return { namespace, [group ? "podGroup" : "name"]: name, manifest: byId("manifests").value, changes: changes(), limit: count("limit") };
     },
     show: capacityOutcome,
   },
@@ -70,7 +70,7 @@ profiles:
 let current = "";
 let asking = new AbortController();
 
-// question shows what a question asks for. With a pod, namespace/name, how many more of it fit is asked at once.
+// question shows what a question asks for. With a pod, namespace/name, or podgroup/namespace/name, how many more of it fit is asked at once.
 export function question(name, pod = "") {
   if (name !== current) {
     current = name;
