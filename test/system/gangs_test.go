@@ -107,6 +107,33 @@ func awaitDecided(t *testing.T, cp *kubetest.ControlPlane, group string, status 
 	})
 }
 
+// awaitEvents waits until each pod of a group has an event as kube-scheduler writes it, whose note has a text with its name in place of %s.
+func awaitEvents(t *testing.T, cp *kubetest.ControlPlane, group string, pods int, kind, reason, action, text string) {
+	t.Helper()
+	berthtest.Await(t, berthtest.Patience, reason+" events of "+group, func(ctx context.Context) error {
+		events, err := cp.Client().EventsV1().Events("default").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		told := make(map[string]bool)
+		var notes []string
+		for i := range events.Items {
+			e := &events.Items[i]
+			if e.Regarding.Kind != "Pod" || !strings.HasPrefix(e.Regarding.Name, group+"-") {
+				continue
+			}
+			notes = append(notes, fmt.Sprintf("%s %s %s of %s: %s", e.Type, e.Reason, e.Action, e.Regarding.Name, e.Note))
+			if e.Type == kind && e.Reason == reason && e.Action == action && strings.Contains(e.Note, strings.ReplaceAll(text, "%s", e.Regarding.Name)) {
+				told[e.Regarding.Name] = true
+			}
+		}
+		if len(told) != pods {
+			return fmt.Errorf("%d of %d pods have one; there are %q", len(told), pods, notes)
+		}
+		return nil
+	})
+}
+
 func sum(nodes map[string]int) (n int) {
 	for _, k := range nodes {
 		n += k
@@ -172,6 +199,7 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 	if in := racks(awaitGang(ctx, t, cp, "racked", 3)); len(in) != 1 {
 		t.Errorf("a gang that wants one rack is in %v", in)
 	}
+	awaitEvents(t, cp, "racked", 3, "Normal", "Scheduled", "Binding", "Successfully assigned default/%s to ")
 	gang(ctx, t, cp, "wide", 5, rackLabel)
 	members(ctx, t, cp, "wide", "", 0, 5, "3")
 	berthtest.Await(t, berthtest.Patience, "why a gang waits", func(ctx context.Context) error {
@@ -186,6 +214,7 @@ func TestPodsOfAGangAreBoundTogetherOrNotAtAll(t *testing.T) {
 	})
 
 	awaitDecided(t, cp, "wide", metav1.ConditionFalse, "Unschedulable", "pod group is unschedulable")
+	awaitEvents(t, cp, "wide", 5, "Warning", "FailedScheduling", "Scheduling", "pod group is unschedulable: ")
 
 	// 3. One that does not fit holds nothing, and is placed when there is room.
 	gang(ctx, t, cp, "large", 6, "")
