@@ -89,7 +89,7 @@ func TestABerthAnswersAboutGangs(t *testing.T) {
 			"default/gang-0 is pending with its PodGroup: 2 of at least 3 pods of gang fit.", "PodGroup gang has 3 pods, of which it wants at least 3 placed together.",
 			"The next of its pods: 0/2 nodes are available: 2 Insufficient cpu.", "It would fit with 1 more node like node-000", "a minCount of 2.",
 		},
-		"capacity podgroup/gang --add-nodes like=node-0000,count=4": {"2 more fit of PodGroup gang, 3 pods each, as of version ", "pod group is unschedulable: 0 of at least 3 pods fit"},
+		"capacity podgroup/gang --add-nodes like=node-0000,count=4": {"2 more of PodGroup gang fit, 3 pods each, as of version ", "pod group is unschedulable: 0 of at least 3 pods fit"},
 		"capacity -f - -o jsonpath={.fit}":                          {"2\n"},
 		"whatif -f - -o jsonpath={.placed}":                         {"3\n"},
 	} {

@@ -337,11 +337,12 @@ func capacityCommand(opt Options) *cobra.Command {
 }
 
 func (t *table) capacity(r *schedulingv1.GetCapacityResponse) {
-	fit := counted(r.GetFit(), "more fits", "more fit")
+	what, each := ofGroup(r.GetGroup())
+	fit := counted(r.GetFit(), "more"+what+" fits", "more"+what+" fit")
 	if r.GetAtLeast() {
 		fit = "At least " + fit
 	}
-	t.line("%s%s, as of version %s.", fit, ofGroup(r.GetGroup()), versionText(r.GetVersion()))
+	t.line("%s%s, as of version %s.", fit, each, versionText(r.GetVersion()))
 	defer t.notes(r.GetNotes())
 	if domains := r.GetGroup().GetDomains(); len(domains) > 0 {
 		t.gap()
@@ -361,15 +362,16 @@ func (t *table) capacity(r *schedulingv1.GetCapacityResponse) {
 	}
 }
 
-// ofGroup says what fits if that is a PodGroup.
-func ofGroup(g *schedulingv1.GroupCapacity) string {
-	switch {
-	case g == nil:
-		return ""
-	case g.GetWants() > 0 && g.GetWants() < g.GetPods():
-		return fmt.Sprintf(" of PodGroup %s, at least %s of %s each", g.GetName(), count(g.GetWants()), counted(g.GetPods(), "pod", "pods"))
+// ofGroup says what fits if that is a PodGroup, and with how many pods.
+func ofGroup(g *schedulingv1.GroupCapacity) (what, each string) {
+	if g == nil {
+		return "", ""
 	}
-	return fmt.Sprintf(" of PodGroup %s, %s each", g.GetName(), counted(g.GetPods(), "pod", "pods"))
+	what, each = " of PodGroup "+g.GetName(), counted(g.GetPods(), "pod", "pods")
+	if g.GetWants() > 0 && g.GetWants() < g.GetPods() {
+		each = "at least " + count(g.GetWants()) + " of " + each
+	}
+	return what, ", " + each + " each"
 }
 
 func (t *table) verdicts(verdicts []*schedulingv1.Verdict) {

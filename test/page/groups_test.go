@@ -62,7 +62,7 @@ func TestGangsAreShown(t *testing.T) {
 	p.click(`#explanation a[href="#/groups/ml/there"]`)
 	p.await("the gang that is placed", text("explanation")+`.includes("PodGroup ml/there: 2 of 2 pods are placed, in zone-b.")`)
 	p.click(`#explanation a[href="#/capacity/podgroup/ml/there"]`)
-	p.await("how many more", text("outcome")+`.includes("2 more fit of PodGroup there, with 2 pods each.")`)
+	p.await("how many more", text("outcome")+`.includes("2 more of PodGroup there fit, with 2 pods each.")`)
 	if got := get[string](p, `document.querySelector("#outcome tbody tr").innerText`); got != "zone-a\t2" {
 		t.Errorf("they fit in %q, want zone-a", got)
 	}

@@ -54,8 +54,8 @@ function remarks(o) {
 export function capacityOutcome(answer) {
   const { group } = answer;
   return [
-    el("p", { class: "cause" }, `${answer.atLeast ? "At least " : ""}${number(answer.fit)} more ${answer.fit === 1 ? "fits" : "fit"}`,
-      group && ` of PodGroup ${group.name}, with ${number(group.pods)} pods each`, "."),
+    el("p", { class: "cause" }, `${answer.atLeast ? "At least " : ""}${number(answer.fit)} more${group ? ` of PodGroup ${group.name}` : ""} ${answer.fit === 1 ? "fits" : "fit"}`,
+      group && `, with ${number(group.pods)} pods each`, "."),
     group?.domains.length > 0 && table("Where", [group.topology.join("/"), "#fit"], group.domains.map((d) => [d.name, number(d.fit)])),
     answer.atLeast && el("p", {}, "It was not counted further: there may be room for more."),
     answer.message && el("p", {}, `The next one is stopped: ${answer.message}`),
