@@ -67,7 +67,7 @@ type PodOutcome struct {
 func (o *PodOutcome) FitMessage() string {
 	why := o.Verdicts
 	if o.Elsewhere > 0 {
-		why = append(slices.Clone(why), engine.VerdictCount{Plugin: "TopologyPlacementGenerator", Reason: "node(s) of other domains", Count: int32(o.Elsewhere)})
+		why = append(slices.Clone(why), engine.VerdictCount{Reason: "node(s) of other domains", Count: int32(o.Elsewhere)})
 	}
 	return engine.FitMessage(o.Nodes, why)
 }
