@@ -262,7 +262,7 @@ func TestWhatIsWrongIsSaidAtItsFieldInTheGatewaysWords(t *testing.T) {
 	p.visit("capacity", `document.getElementById("like").checkVisibility()`)
 	p.write("#like", "shop/web-000")
 	p.click("#whatif .primary") // and the manifest
-	wrong("manifest", "give either a manifest or the name of a pod", "#manifests")
+	wrong("manifest", "give either a manifest, or the name of a pod, or that of a PodGroup", "#manifests")
 	p.visit("capacity/shop/nobody", text("whatif-problem")+`.includes("shop/nobody not found")`)
 
 	p.visit("compare", `document.getElementById("two").checkVisibility()`)

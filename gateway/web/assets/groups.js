@@ -12,14 +12,14 @@ const mostPods = 200;
 const names = (...all) => all.map(encodeURIComponent).join("/");
 const nameOf = (pod) => `${pod.namespace}/${pod.podGroup}`;
 
-// explained returns what is known of the group of a pod: of one that may only be listed, what its last attempt has come to.
+// explained returns what is known of the group of a pod; of one that may only be listed, or of which there is more to say than of its group, what is said of the pod.
 async function explained(pod, signal) {
   try {
     const { group, summary } = await call(`v1/namespaces/${names(pod.namespace)}/pods/${names(pod.name)}:explain?candidates=1&misses=1`, { signal });
-    return group ?? { lacking: summary };
+    return group ?? { said: summary };
   } catch (err) {
     if (![403, 404].includes(err.status)) throw err;
-    return { lacking: pod.message };
+    return { said: pod.message };
   }
 }
 
@@ -51,6 +51,7 @@ export const groups = { start: () => waiting.start(), stop: () => waiting.stop()
 // howFar says in a few words how far a group comes.
 export function howFar(group) {
   const where = group.domain ? `, in ${group.domain}` : "";
+  if (group.said !== undefined) return group.said;
   if (group.lacking) return `It is not tried: ${group.lacking}.`;
   if (group.placed > 0 && group.placed >= group.wants) return `${number(group.placed)} of ${number(group.pods)} pods are placed${where}.`;
   if (group.fits) return "It fits, and waits for its turn.";
