@@ -386,10 +386,7 @@ func (t *trial) bestDomain(all []domain, before int) (*attempt, error) {
 		tried, most = append(tried, a), max(most, a.placed)
 	}
 	score := func(a *attempt) int64 { // as kube-scheduler's PodGroupPodsCount and NodeResourcesFit give it
-		if before+most == 0 {
-			return a.fit.Score
-		}
-		return int64(before+a.placed)*100/int64(before+most) + a.fit.Score
+		return podsScore(before+a.placed, before+most) + a.fit.Score
 	}
 	enough := func(a *attempt) int {
 		if before+a.placed >= t.wants && a.placed > 0 {
@@ -401,6 +398,14 @@ func (t *trial) bestDomain(all []domain, before int) (*attempt, error) {
 		return cmp.Or(cmp.Compare(enough(&a), enough(&b)), cmp.Compare(score(&a), score(&b)), a.fit.Compare(b.fit), cmp.Compare(a.total, b.total), cmp.Compare(b.name, a.name))
 	})
 	return &best, nil
+}
+
+// podsScore is what kube-scheduler's PodGroupPodsCount gives a placement of so many pods of a group, where another one has the most, 0 to 100.
+func podsScore(pods, most int) int64 {
+	if most == 0 {
+		return 0
+	}
+	return int64(pods) * 100 / int64(most)
 }
 
 // roomy returns those of some domains where enough pods may fit, by what they request; if there are none, all, those first where most may: how far the group comes is to be said.

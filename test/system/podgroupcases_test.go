@@ -24,14 +24,16 @@ import (
 // What kube-scheduler 1.36's own integration tests say of PodGroups (test/integration/scheduler/podgroup/podgroup_test.go and preemption/podgrouppreemption_test.go), by their names. A
 // case is its steps, one a line: a verb, names, and settings key=value.
 //
-//	nodes      cpu=N
-//	group      min=N or basic, priority=N, mode=whole for disruptionMode PodGroup, topology for one zone, which all nodes of a case are in
+//	nodes      cpu=N, rack=R zone=Z of a case where there are several of these
+//	group      min=N or basic, priority=N, mode=whole for disruptionMode PodGroup, topology for one zone, which all nodes of a case are in, topology=rack or =zone where there are several
 //	pods       cpu=Q (1), priority=N, group=NAME, on=NODE for pods that are there already, app=LABEL
 //	budget     none of the pods with this label app may be disrupted
 //	delete     pods
 //	bound, waits, gone, gated: what becomes of pods: they are bound; unschedulable; deleted; not tried, though a pod behind them is bound
 //	some       bound=N waits=N, of these pods
 //	condition  status=S reason=R of PodGroups
+//	within     nodes=A,B: each of these pods is on one of these nodes
+//	together   topology=rack or =zone: all of these pods are in the same one
 var podGroupCases = []struct{ name, steps string }{
 	{"gang schedules when pod group and resources are available", `
 		nodes node cpu=4
@@ -284,7 +286,7 @@ func TestPodGroupsAsKubeSchedulersOwnTestsHaveThem(t *testing.T) {
 	}
 	berthtest.Start(t, berthtest.Options{Kubeconfig: cp.Kubeconfig(), Shards: 2, LeaseTTL: berthtest.Patience})
 	t.Run("cases", func(t *testing.T) {
-		for i, c := range podGroupCases {
+		for i, c := range slices.Concat(podGroupCases, topologyCases) {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				s := &podGroupStage{cp: cp, namespace: fmt.Sprint("case-", i)}
@@ -349,6 +351,10 @@ func (s *podGroupStage) play(t *testing.T, line string) {
 		})
 	case "bound", "waits", "gone":
 		s.await(t, line, func(of map[string]string) bool { return count(it.names, of, words[0]) == len(it.names) })
+	case "within":
+		s.whereIn(t, line, it.names, strings.Split(it.get("nodes", ""), ","), "")
+	case "together":
+		s.whereIn(t, line, it.names, nil, s.topology(it.get("topology", "")))
 	case "gated":
 		s.probes++
 		probe := fmt.Sprint("probe-", s.probes)
@@ -380,6 +386,10 @@ func (s *podGroupStage) do(t *testing.T, verb, name string, it step) {
 		node.Name = s.namespace + "-" + name
 		node.Labels = map[string]string{corev1.LabelHostname: node.Name, corev1.LabelTopologyZone: s.namespace, "case": s.namespace}
 		node.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse(it.get("cpu", ""))
+		if rack, ok := it.settings["rack"]; ok {
+			node.Labels[s.topology("rack")], node.Labels[s.topology("zone")] = rack, it.get("zone", "")
+			delete(node.Status.Allocatable, corev1.ResourceMemory) // upstream's have none, so that CPU alone says how full they are
+		}
 		s.create(t, func(ctx context.Context) error {
 			_, err := client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 			return err
@@ -394,7 +404,7 @@ func (s *podGroupStage) do(t *testing.T, verb, name string, it step) {
 		})
 	case "group":
 		s.create(t, func(ctx context.Context) error {
-			_, err := client.SchedulingV1alpha2().PodGroups(s.namespace).Create(ctx, podGroupOf(t, name, it), metav1.CreateOptions{})
+			_, err := client.SchedulingV1alpha2().PodGroups(s.namespace).Create(ctx, s.podGroupOf(t, name, it), metav1.CreateOptions{})
 			return err
 		})
 	case "condition":
@@ -415,7 +425,10 @@ func (s *podGroupStage) do(t *testing.T, verb, name string, it step) {
 	}
 }
 
-func podGroupOf(t *testing.T, name string, it step) *schedulingv1alpha2.PodGroup {
+// topology returns the label by which the nodes of this case alone are in racks or zones.
+func (s *podGroupStage) topology(of string) string { return s.namespace + ".example.com/" + of }
+
+func (s *podGroupStage) podGroupOf(t *testing.T, name string, it step) *schedulingv1alpha2.PodGroup {
 	t.Helper()
 	group := &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, ok := it.settings["basic"]; ok {
@@ -429,9 +442,13 @@ func podGroupOf(t *testing.T, name string, it step) *schedulingv1alpha2.PodGroup
 	if it.get("mode", "") == "whole" {
 		group.Spec.DisruptionMode = new(schedulingv1alpha2.DisruptionModePodGroup)
 	}
-	if _, ok := it.settings["topology"]; ok {
+	if of, ok := it.settings["topology"]; ok {
+		key := corev1.LabelTopologyZone
+		if of != "" {
+			key = s.topology(of)
+		}
 		group.Spec.SchedulingConstraints = &schedulingv1alpha2.PodGroupSchedulingConstraints{
-			Topology: []schedulingv1alpha2.TopologyConstraint{{Key: corev1.LabelTopologyZone}},
+			Topology: []schedulingv1alpha2.TopologyConstraint{{Key: key}},
 		}
 	}
 	return group
@@ -457,6 +474,35 @@ func (s *podGroupStage) pod(t *testing.T, name string, it step) {
 		_, err := s.cp.Client().CoreV1().Pods(s.namespace).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	})
+}
+
+// whereIn says of pods that are bound that they are not on some of these nodes, or, if a label is given, not all on nodes with the same value of it.
+func (s *podGroupStage) whereIn(t *testing.T, line string, names, nodes []string, label string) {
+	t.Helper()
+	values := make(map[string]bool)
+	s.create(t, func(ctx context.Context) error {
+		for _, name := range names {
+			pod, err := s.cp.Client().CoreV1().Pods(s.namespace).Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if label == "" {
+				if on := strings.TrimPrefix(pod.Spec.NodeName, s.namespace+"-"); !slices.Contains(nodes, on) {
+					t.Errorf("%s: %s is on %q", line, name, on)
+				}
+				continue
+			}
+			node, err := s.cp.Client().CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			values[node.Labels[label]] = true
+		}
+		return nil
+	})
+	if label != "" && (len(values) != 1 || values[""]) {
+		t.Errorf("%s: they are in %v", line, values)
+	}
 }
 
 // create does something to the API server, within the time of a call.
