@@ -18,6 +18,8 @@ type PodGroup struct {
 	Whole bool
 	// Untold says why nothing else is told of it, "" for all others: its pods wait.
 	Untold string
+	// Preferred are the label keys, from the broadest to the narrowest, of whose domains its pods are to be in as few as they fit in.
+	Preferred []string
 }
 
 // Key returns the name of the group.
@@ -34,6 +36,9 @@ func (g *PodGroup) Encode(e *Encoder) {
 	e.Int(int64(g.Priority))
 	e.Bool(g.Whole)
 	e.Text(g.Untold)
+	if len(g.Preferred) > 0 {
+		e.Texts(g.Preferred)
+	}
 }
 
 // Decode reads what Encode has written.
@@ -47,6 +52,9 @@ func (g *PodGroup) Decode(d *Decoder) {
 	g.Priority = int32(d.Int())
 	g.Whole = d.Bool()
 	g.Untold = d.Text()
+	if d.More() {
+		g.Preferred = d.Texts()
+	}
 }
 
 // Unsupported returns a group whose pods wait.

@@ -27,6 +27,7 @@ type Group struct {
 	Fits                     bool
 	Fit, Wants, Pods, Placed int
 	Topology                 []string
+	Preferred        []string
 	Domain                   string // of one of which a pod is explained that is placed: where that is
 	// Missing is what keeps the first of its pods that finds no node from all nodes, with the others where they would be, as kube-scheduler words it.
 	Missing string
@@ -62,7 +63,7 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 	if g.Lacking != "" {
 		return g, nil
 	}
-	g.Topology = is.Topology
+	g.Topology, g.Preferred = is.Topology, is.Preferred
 	pods := slices.DeleteFunc(all, func(id cluster.PodID) bool {
 		p := st.Pod(id)
 		return p.Placed() || p.Deleting || len(p.Gates) > 0 || st.Profile(st.Class(p.Class).Spec.SchedulerName) == nil || st.Yields(p.Class)
@@ -228,6 +229,9 @@ func (g *Group) Text() string {
 	fmt.Fprintf(&b, "PodGroup %s has %s%s", g.Name, counted(g.Pods, "pod"), wants)
 	if len(g.Topology) > 0 {
 		fmt.Fprintf(&b, ", all with the same %s", strings.Join(g.Topology, " and "))
+	}
+	if len(g.Preferred) > 0 {
+		fmt.Fprintf(&b, ", in as few domains of %s as they fit in", strings.Join(g.Preferred, ", "))
 	}
 	fmt.Fprintln(&b, ".")
 	if g.Placed > 0 {

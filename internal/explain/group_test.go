@@ -15,6 +15,9 @@ func TestTheExplanationOfAPodOfAGangIsThatOfTheGang(t *testing.T) {
 	gang := func(minCount int32, topology ...string) cluster.Delta {
 		return cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: "g", Gang: true, MinCount: minCount, Topology: topology}}
 	}
+	preferring := func(minCount int32) cluster.Delta {
+		return cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: "g", Gang: true, MinCount: minCount, Preferred: []string{"example.com/block", rack}}}
+	}
 	pod := func(id cluster.PodID, change ...func(*cluster.Pod)) cluster.Delta {
 		p := cluster.Pod{UID: fmt.Sprint("u", id), Namespace: "default", Name: fmt.Sprint("p", id), Class: 1, Group: "g", Created: int64(1 + id)}
 		for _, c := range change {
@@ -43,6 +46,8 @@ func TestTheExplanationOfAPodOfAGangIsThatOfTheGang(t *testing.T) {
 			[]string{"It would fit with 1 more node like a1, or a minCount of 3."}},
 		{"no rack has room", []cluster.Delta{gang(5, rack), pod(0), pod(1), pod(2), pod(3), pod(4)}, "default/p0 is pending with its PodGroup: 2 of at least 5 pods of g fit, in a.",
 			[]string{"PodGroup g has 5 pods, of which it wants at least 5 placed together, all with the same example.com/rack.", "It would fit with 2 more nodes like a1, or a minCount of 2."}},
+		{"it prefers a topology", []cluster.Delta{preferring(3), pod(0), pod(1), pod(2)}, "default/p0 is pending, though its PodGroup g fits: it waits for its turn.",
+			[]string{"PodGroup g has 3 pods, of which it wants at least 3 placed together, in as few domains of example.com/block, example.com/rack as they fit in."}},
 		{"others are being evicted for it", []cluster.Delta{
 			gang(2), pod(0), pod(1), pod(2, func(p *cluster.Pod) { p.Group, p.NodeName = "", "a1" }), cluster.PreemptionStarted{ID: 1, Node: 0, Victims: []cluster.PodID{2}},
 		}, "default/p0 is not tried: pods of lower priority are being evicted for its PodGroup g.", nil},

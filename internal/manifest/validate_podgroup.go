@@ -4,18 +4,19 @@ import (
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/berth-scheduler/berth/internal/source"
 )
 
-const (
-	// mostTopologyKeys is of how many labels a PodGroup may want its pods in one domain each. kube-apiserver 1.36 takes one.
-	mostTopologyKeys = 8
-	// highestUserPriority is Kubernetes' HighestUserDefinablePriority.
-	highestUserPriority = 1_000_000_000
-)
+// highestUserPriority is Kubernetes' HighestUserDefinablePriority.
+const highestUserPriority = 1_000_000_000
 
-// validatePodGroup returns what is wrong with a PodGroup: what kube-apiserver 1.36 refuses, but that it may name several labels.
+// validatePodGroup returns what is wrong with a PodGroup: what kube-apiserver 1.36 refuses, but that it may name source.MostTopologyKeys labels, where that takes one; and what Berth could not follow of its annotation.
 func validatePodGroup(group *schedulingv1alpha2.PodGroup) field.ErrorList {
 	errs := validateNamespaced(&group.ObjectMeta, validation.IsDNS1123Subdomain)
+	if _, why := source.ReadPreferredTopology(group.Annotations); why != "" {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(source.PreferredTopology), group.Annotations[source.PreferredTopology], why))
+	}
 	spec := field.NewPath("spec")
 	policy := group.Spec.SchedulingPolicy
 	switch at := spec.Child("schedulingPolicy"); {
@@ -28,8 +29,8 @@ func validatePodGroup(group *schedulingv1alpha2.PodGroup) field.ErrorList {
 	}
 	if c := group.Spec.SchedulingConstraints; c != nil {
 		at := spec.Child("schedulingConstraints", "topology")
-		if n := len(c.Topology); n > mostTopologyKeys {
-			errs = append(errs, field.TooMany(at, n, mostTopologyKeys))
+		if n := len(c.Topology); n > source.MostTopologyKeys {
+			errs = append(errs, field.TooMany(at, n, source.MostTopologyKeys))
 		}
 		seen := make(map[string]bool)
 		for i, t := range c.Topology {

@@ -50,6 +50,8 @@ func TestWhatIsWrongWithWhatVolumesAreMadeOfIsNamed(t *testing.T) {
 		{"what a group says", storage(KindPodGroup, "", "spec: {schedulingPolicy: {gang: {minCount: 0}}, schedulingConstraints: {topology: [{key: a b}, {key: c}, {key: c}]}, disruptionMode: Some, priority: 1000000001}"), []string{
 			"spec.schedulingPolicy.gang.minCount: Invalid value: 0", `spec.schedulingConstraints.topology[0].key: Invalid value: "a b"`, `spec.schedulingConstraints.topology[2].key: Duplicate value: "c"`,
 			`spec.disruptionMode: Unsupported value: "Some"`, "spec.priority: Invalid value: 1000000001"}},
+		{"a topology that a group prefers", storage(KindPodGroup, "annotations: {scheduling.berth.dev/preferred-topology: \"zone,,rack\"}", "spec: {schedulingPolicy: {basic: {}}}"), []string{
+			`metadata.annotations[scheduling.berth.dev/preferred-topology]: Invalid value: "zone,,rack": label key 2 is empty`}},
 		{"an attachment", storage(KindVolumeAttachment, "", "spec: {source: {}}"), []string{"spec.attacher: Required value", "spec.nodeName: Required value"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -25,7 +25,8 @@ type GroupOutcome struct {
 
 // PlaceGroup places pending pods of a PodGroup, one after the other as Place does: of a gang as many as it wants, with those that are on nodes already, or none. A group with a topology is tried in
 // each of its domains, those that have all its labels, or in the one where pods of it are; the domain is taken where most pods fit and the nodes are fullest then, as in kube-scheduler,
-// and of domains that are equal by that the one with the least left, then that of which the scores of the nodes sum up to most, then the first by name.
+// and of domains that are equal by that the one with the least left, then that of which the scores of the nodes sum up to most, then the first by name. A group that prefers labels goes to the fewest of their domains that take as
+// many of its pods as can be placed: see near.
 func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutcome, error) {
 	st := w.State()
 	group := st.PodGroup(key)
@@ -54,7 +55,12 @@ func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutc
 	case t.profile() == nil:
 		const none = "no profile has its scheduler name"
 		return GroupOutcome{Pods: t.unplaced(none), Fit: t.before, Wants: t.wants, Message: Unschedulable + ": " + none}, nil
-	case len(group.Topology) == 0:
+	case len(group.Preferred) > 0:
+		if out, ok, err := t.nearby(); ok || err != nil {
+			return out, err
+		}
+	}
+	if len(group.Topology) == 0 {
 		return t.anywhere()
 	}
 	return t.inDomains()

@@ -351,7 +351,7 @@ func (t *term) confirmGroup(ctx context.Context, g *grouped) (fits bool) {
 
 // same reports whether the pods that were tried are what they were, to all that placing them depends on.
 func (g *grouped) same(st *cluster.State) bool {
-	if is := st.PodGroup(g.key); is != g.group && !(is != nil && g.group != nil && is.UID == g.group.UID && is.Gang == g.group.Gang && is.MinCount == g.group.MinCount && is.Untold == g.group.Untold && slices.Equal(is.Topology, g.group.Topology)) {
+	if is := st.PodGroup(g.key); is != g.group && !(is != nil && g.group != nil && is.UID == g.group.UID && is.Gang == g.group.Gang && is.MinCount == g.group.MinCount && is.Untold == g.group.Untold && slices.Equal(is.Topology, g.group.Topology) && slices.Equal(is.Preferred, g.group.Preferred)) {
 		return false
 	}
 	if now := st.GroupPlaced(g.key); now < g.before || now > g.before && g.group != nil && len(g.group.Topology) > 0 { // which may be in another domain

@@ -10,13 +10,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/source"
 )
 
 func podGroups(t *testing.T, c Cluster) {
 	pod := Pod("grouped")
 	pod.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: new("gang")}
 	c.SetPod(t, pod)
-	group := &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "gang"}, Spec: schedulingv1alpha2.PodGroupSpec{
+	group := &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{
+		Namespace: Namespace, Name: "gang", Annotations: map[string]string{source.PreferredTopology: "example.com/hall, example.com/block"},
+	}, Spec: schedulingv1alpha2.PodGroupSpec{
 		SchedulingPolicy:      schedulingv1alpha2.PodGroupSchedulingPolicy{Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: 3}},
 		SchedulingConstraints: &schedulingv1alpha2.PodGroupSchedulingConstraints{Topology: []schedulingv1alpha2.TopologyConstraint{{Key: "example.com/rack"}}},
 		DisruptionMode:        new(schedulingv1alpha2.DisruptionModePodGroup),
@@ -27,7 +30,7 @@ func podGroups(t *testing.T, c Cluster) {
 	if got := r.Pod(Namespace, "grouped", "").Group; got != "gang" {
 		t.Errorf("the pod is told to be of the group %q", got)
 	}
-	want := &cluster.PodGroup{Namespace: Namespace, Name: "gang", Gang: true, MinCount: 3, Topology: []string{"example.com/rack"}, HasPriority: true, Whole: true}
+	want := &cluster.PodGroup{Namespace: Namespace, Name: "gang", Gang: true, MinCount: 3, Topology: []string{"example.com/rack"}, HasPriority: true, Whole: true, Preferred: []string{"example.com/hall", "example.com/block"}}
 	key := want.Key()
 	r.View(func(v View) {
 		got, _ := v.Objects[key].(*cluster.PodGroup)
