@@ -56,7 +56,7 @@ func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutc
 		const none = "no profile has its scheduler name"
 		return GroupOutcome{Pods: t.unplaced(none), Fit: t.before, Wants: t.wants, Message: Unschedulable + ": " + none}, nil
 	case len(group.Preferred) > 0:
-		if out, ok, err := t.nearby(); ok || err != nil {
+		if out, ok, err := t.nearby(mostLooks); ok || err != nil {
 			return out, err
 		}
 	}
@@ -198,6 +198,7 @@ type trial struct {
 	before int
 	waits  bool
 	room   []engine.NodeTotal
+	asked  int                                // how often nodes were scored for a pod
 	said   map[engine.Subject]*failure        // why pods of a subject fit nowhere, in the end
 	failed map[engine.Subject]cluster.Version // that no node of the domain at hand fits pods of a subject, in the state of a version
 }
@@ -529,6 +530,7 @@ func (t *trial) best(id cluster.PodID, among cluster.Bitmap) (node cluster.NodeI
 	} else if at, failed := t.failed[subject]; failed && at == st.Version() {
 		return cluster.NoNode, 0, false
 	}
+	t.asked++
 	t.room, _, ok = e.TotalsAmong(st, subject, among, t.room[:0])
 	if !ok || len(t.room) == 0 {
 		if row.Nominated == "" {

@@ -13,6 +13,10 @@ import (
 // Pods of a group that prefers labels, from the broadest to the narrowest, go to few domains. First each domain of all labels is tried by itself. If none takes the pods, those of all labels but the last are: in each, as few of
 // the domains within as take the pods together; and so on, up to all nodes that the group may be on. What takes the pods takes as many as could be placed without a preference, so none waits for it.
 
+// mostLooks bounds for how many nodes, times pods, it is found out where pods would be nearest to each other: about two seconds. Of a group for which that is not enough what has been found by then is taken, and if that is nothing,
+// there is no preference. It is not the time that bounds it, so that the same group is placed at the same nodes everywhere.
+const mostLooks = 1 << 30
+
 // area is a domain of the labels that a group requires, and of some of those that it prefers, or a part of one that lacks the next label.
 type area struct {
 	name  string // the values of its labels
@@ -46,17 +50,18 @@ type near struct {
 	classes []*cluster.Class
 	scores  []int64 // of the first pod, by node
 	scratch cluster.Bitmap
+	looks   int // that are left
 }
 
-// nearby places the pods where they are near each other. Not ok: they do not fit, or some of them have been nominated, so that others have gone for them where they go; then they are placed as if there were no preference.
-func (t *trial) nearby() (out GroupOutcome, ok bool, err error) {
+// nearby places the pods where they are near each other, as far as so many looks at nodes tell. Not ok: they do not fit, or there are too few looks, or some of the pods have been nominated, so that others have gone for them where they go; then they are placed as if there were no preference.
+func (t *trial) nearby(looks int) (out GroupOutcome, ok bool, err error) {
 	st := t.w.State()
 	for _, id := range t.pods {
 		if st.Pod(id).Nominated != "" {
 			return GroupOutcome{}, false, nil
 		}
 	}
-	n := &near{trial: t, classes: t.ofPods(), scratch: cluster.NewBitmap(st.Nodes.Len())}
+	n := &near{trial: t, classes: t.ofPods(), scratch: cluster.NewBitmap(st.Nodes.Len()), looks: looks}
 	n.find()
 	if n.target, err = n.most(); err != nil || n.target < max(t.wants-t.before, 1) {
 		return GroupOutcome{}, false, err
@@ -180,16 +185,33 @@ func (n *near) most() (most int, err error) {
 		if most == len(n.pods) || a.atMost <= most {
 			break
 		}
-		if err := n.w.Between(); err != nil {
-			return 0, err
-		}
-		tried, err := n.in(&domain{nodes: n.union(a)})
-		if err != nil {
+		tried, known, err := n.try(a)
+		if err != nil || !known {
 			return 0, err
 		}
 		most = max(most, tried.placed)
 	}
 	return most, nil
+}
+
+// try finds out how the pods would be placed on the nodes of some areas. False: that takes longer than is left, so nothing is known.
+func (n *near) try(areas ...*area) (a attempt, known bool, err error) {
+	if err := n.w.Between(); err != nil {
+		return a, false, err
+	}
+	most := 0
+	for _, of := range areas {
+		most += of.atMost
+	}
+	nodes := n.w.State().Nodes.Len()
+	if n.looks < min(most, len(n.pods))*nodes {
+		n.looks = 0 // nor is anything else tried
+		return a, false, nil
+	}
+	before := n.asked
+	a, err = n.in(&domain{nodes: n.union(areas...)})
+	n.looks -= (n.asked - before) * nodes
+	return a, err == nil, err
 }
 
 // with calls do with a set of nodes, which is to be used no longer.
@@ -316,8 +338,8 @@ func (n *near) search() (*attempt, error) {
 	in := n.roomy(last)
 	slices.SortFunc(in, n.compare)
 	for _, a := range in {
-		tried, err := n.in(&domain{nodes: n.union(a)})
-		if err != nil {
+		tried, known, err := n.try(a)
+		if err != nil || !known {
 			return nil, err
 		}
 		if a.takes = tried.placed; a.takes >= n.target {
@@ -396,7 +418,7 @@ func (n *near) narrow(c *choice, levels int) (*attempt, error) {
 		if err != nil {
 			return nil, err
 		}
-		if within == nil { // where pods keep others away, fewer nodes may take more
+		if within == nil { // where pods keep others away, fewer nodes may take more; or it would take too long
 			break
 		}
 		within.of, c = c.of, within
@@ -433,12 +455,9 @@ func (n *near) fewest(parts, rest []*area) (*choice, error) {
 		if k > len(order) {
 			c.areas = append(c.areas, rest...)
 		}
-		if err := n.w.Between(); err != nil {
-			return nil, err
-		}
-		var err error
-		c.how, err = n.in(&domain{nodes: n.union(c.areas...)})
-		if err != nil || c.how.placed < n.target {
+		known, err := false, error(nil)
+		c.how, known, err = n.try(c.areas...)
+		if err != nil || !known || c.how.placed < n.target {
 			return nil, err
 		}
 		return c, nil
@@ -497,12 +516,13 @@ func (n *near) largest(left *[]*area) (*area, error) {
 			a.takes = 0
 			continue
 		}
-		if err := n.w.Between(); err != nil {
-			return nil, err
-		}
-		tried, err := n.in(&domain{nodes: n.union(a)})
+		tried, known, err := n.try(a)
 		if err != nil {
 			return nil, fmt.Errorf("try %s: %w", a.name, err)
+		}
+		if !known {
+			a.takes = 0 // there is nothing left to try it with
+			continue
 		}
 		a.takes = tried.placed
 	}

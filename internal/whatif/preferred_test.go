@@ -140,6 +140,35 @@ func TestHowManyDomainsTakeAGroupIsFoundOutWhereRequestsDoNotTell(t *testing.T) 
 	}
 }
 
+// TestAGroupIsPlacedHoweverEarlyThePreferenceIsGivenUp has the search end after each number of looks at nodes.
+func TestAGroupIsPlacedHoweverEarlyThePreferenceIsGivenUp(t *testing.T) {
+	var events []source.Event
+	for k := range 24 {
+		events = append(events, at(fmt.Sprintf("n%02d", k), fmt.Sprintf("%d/%d/%d", k/12, k/6, k/2), 1+k%3))
+	}
+	s := sandbox(t, append(events, gangOf(cluster.PodGroup{MinCount: 14, Preferred: []string{hallKey, blockKey, rackKey}}, 14)...)...)
+	last, seen := "", make(map[string]bool)
+	for looks := 0; looks < 12_000; looks += 100 {
+		try(t, s, func(w *World) error {
+			tried := trial{w: w, key: groupKey("g"), group: w.State().PodGroup(groupKey("g")), pods: ids(w.State(), "g"), wants: 14}
+			out, ok, err := tried.nearby(looks)
+			switch {
+			case ok && (!out.Placed || out.Fit != 14):
+				t.Errorf("with %d looks %d pods are placed", looks, out.Fit)
+			case !ok && (looks > 10_000 || last != ""):
+				t.Errorf("with %d looks there is no preference, with fewer there was", looks)
+			case ok:
+				last = racksOf(w, out, hallKey, blockKey, rackKey)
+				seen[last] = true
+			}
+			return err
+		})
+	}
+	if want := 3; len(strings.Fields(last)) != want || len(seen) < 2 {
+		t.Errorf("in the end they are in %s; there were %d ways, want racks %d, and more ways than one", last, len(seen), want)
+	}
+}
+
 // TestAGroupThatHasPreemptedGoesWhereOthersHaveGoneForIt though another rack would be nearer.
 func TestAGroupThatHasPreemptedGoesWhereOthersHaveGoneForIt(t *testing.T) {
 	events := []source.Event{at("n1", "1/a/r1", 1), at("n2", "1/b/r1", 1), at("n3", "1/c/r1", 4), setGroup(cluster.PodGroup{Name: "g", Gang: true, MinCount: 2, Preferred: []string{blockKey}})}
@@ -364,16 +393,17 @@ func TestEqualPodsAreInTheFewestDomainsThereAre(t *testing.T) {
 	})
 }
 
-// BenchmarkPlacePreferred places gangs on 5,000 nodes in 50 blocks of 20 racks, which they prefer: where each rack takes the gang, where no rack does but each block, and where it takes several blocks.
+// BenchmarkPlacePreferred places gangs on nodes in blocks of 20 racks of 5 nodes, which they prefer: where each rack takes the gang, where no rack does but each block, and where it takes several blocks.
 func BenchmarkPlacePreferred(b *testing.B) {
 	for _, bench := range []struct {
-		name string
-		pods int
-		cpu  int64 // of nodes of 8 CPUs
-	}{{"one rack", 64, 500}, {"one block", 64, 8000}, {"two blocks", 128, 8000}} {
-		b.Run(fmt.Sprintf("%s/pods=%d", strings.ReplaceAll(bench.name, " ", "-"), bench.pods), func(b *testing.B) {
+		name  string
+		nodes int
+		pods  int
+		cpu   int64 // of nodes of 8 CPUs
+	}{{"one rack", 5000, 64, 500}, {"one block", 5000, 64, 8000}, {"two blocks", 5000, 128, 8000}, {"two blocks", 100_000, 128, 8000}, {"twelve blocks", 100_000, 1200, 8000}} {
+		b.Run(fmt.Sprintf("%s/nodes=%d/pods=%d", strings.ReplaceAll(bench.name, " ", "-"), bench.nodes, bench.pods), func(b *testing.B) {
 			events := []source.Event{setGroup(cluster.PodGroup{Name: "g", Gang: true, MinCount: int32(bench.pods), Preferred: []string{blockKey, rackKey}})}
-			for k := range 5000 {
+			for k := range bench.nodes {
 				n := inRack(fmt.Sprint("node-", k), fmt.Sprint("rack-", k/5%20), 8000)
 				n.Labels = append([]cluster.Label{{Key: blockKey, Value: fmt.Sprint("block-", k/100)}}, n.Labels...)
 				n.Allocatable[2].Value = 110

@@ -143,6 +143,57 @@ func TestWhatIsFoundForAGangHoldsWhenItIsPlaced(t *testing.T) {
 	}
 }
 
+// TestAPreferenceIsFollowedAsItIsWhenTheGangIsPlaced has the group prefer racks when it has been tried, or the cluster change each time: then its pods go where they fit still.
+func TestAPreferenceIsFollowedAsItIsWhenTheGangIsPlaced(t *testing.T) {
+	const rack = "example.com/rack"
+	preferring := source.Event{Kind: source.ObjectSet, Object: &cluster.PodGroup{Namespace: "default", Name: "g", Gang: true, MinCount: 2, Preferred: []string{rack}}}
+	in := func(name, value string) cluster.Node {
+		n := node(name, 1000)
+		n.Labels = []cluster.Label{{Key: rack, Value: value}}
+		return n
+	}
+	for _, test := range []struct {
+		name  string
+		group source.Event
+		hook  func(tried int) []any
+		tried int
+	}{
+		{"it has come to prefer racks", gangSet("g", 2), func(tried int) []any {
+			if tried == 1 {
+				return []any{preferring}
+			}
+			return nil
+		}, 2},
+		{"something changes each time", preferring, func(tried int) []any {
+			return []any{on(pod(fmt.Sprint("y-", tried), 100), "r1-a")}
+		}, triesAside},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			term := pureTerm(t, newFakeSource())
+			for k := range 6 { // each rack of one node, but for the last
+				observe(t, term, in(fmt.Sprintf("r%d-a", k), fmt.Sprint("r", k)))
+			}
+			observe(t, term, in("r5-b", "r5"), on(pod("x", 100), "elsewhere"), test.group, ofGroup(pod("p", 1000), "g"), ofGroup(pod("q", 1000), "g"))
+			tried := 0
+			term.groups.tried = func() {
+				tried++
+				observe(t, term, test.hook(tried)...)
+			}
+			if outcomes, message, _ := together(t, term, 1, "p", "q"); outcomes != "assumed assumed" || tried != test.tried {
+				t.Fatalf("%s, %q, after %d tries; want %d", outcomes, message, tried, test.tried)
+			}
+			term.ledger.read(func(st *cluster.State) {
+				for _, uid := range []string{"p", "q"} {
+					id, _ := st.PodByUID(uid)
+					if on := st.Pod(id).NodeName; !strings.HasPrefix(on, "r5-") {
+						t.Errorf("%s is on %s", uid, on)
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestWhatDoesNotMatterToAGangDoesNotHaveItTriedAgain(t *testing.T) {
 	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("a", 2000), gangSet("g", 1), ofGroup(pod("p", 1000), "g"))
