@@ -157,16 +157,23 @@ func TestAPreferenceIsFollowedAsItIsWhenTheGangIsPlaced(t *testing.T) {
 		group source.Event
 		hook  func(tried int) []any
 		tried int
+		want  string
 	}{
 		{"it has come to prefer racks", gangSet("g", 2), func(tried int) []any {
 			if tried == 1 {
 				return []any{preferring}
 			}
 			return nil
-		}, 2},
+		}, 2, "assumed assumed"},
+		{"it has come to prefer racks when it was tried last", gangSet("g", 2), func(tried int) []any {
+			if tried == triesAside {
+				return []any{preferring}
+			}
+			return []any{on(pod(fmt.Sprint("y-", tried), 100), "r1-a")}
+		}, triesAside, "busy busy"},
 		{"something changes each time", preferring, func(tried int) []any {
 			return []any{on(pod(fmt.Sprint("y-", tried), 100), "r1-a")}
-		}, triesAside},
+		}, triesAside, "assumed assumed"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			term := pureTerm(t, newFakeSource())
@@ -179,8 +186,10 @@ func TestAPreferenceIsFollowedAsItIsWhenTheGangIsPlaced(t *testing.T) {
 				tried++
 				observe(t, term, test.hook(tried)...)
 			}
-			if outcomes, message, _ := together(t, term, 1, "p", "q"); outcomes != "assumed assumed" || tried != test.tried {
-				t.Fatalf("%s, %q, after %d tries; want %d", outcomes, message, tried, test.tried)
+			if outcomes, message, _ := together(t, term, 1, "p", "q"); outcomes != test.want || tried != test.tried {
+				t.Fatalf("%s, %q, after %d tries; want %s after %d", outcomes, message, tried, test.want, test.tried)
+			} else if test.want != "assumed assumed" {
+				return
 			}
 			term.ledger.read(func(st *cluster.State) {
 				for _, uid := range []string{"p", "q"} {
