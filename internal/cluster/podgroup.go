@@ -110,6 +110,7 @@ func (s *State) PodGroup(key GroupKey) *PodGroup {
 type members struct {
 	pods   few[PodID]
 	placed int // how many of them are assumed or bound
+	gated  int // how many of the others have scheduling gates
 	// preempting is for how many of them others are being evicted.
 	preempting int
 }
@@ -129,6 +130,14 @@ func (s *State) GroupPods(key GroupKey) []PodID {
 func (s *State) GroupPlaced(key GroupKey) int {
 	if of := s.groups[key]; of != nil {
 		return of.placed
+	}
+	return 0
+}
+
+// GroupGated returns how many pods that name a group, and have no nodes, have scheduling gates: they may not be tried.
+func (s *State) GroupGated(key GroupKey) int {
+	if of := s.groups[key]; of != nil {
+		return of.gated
 	}
 	return 0
 }
@@ -154,6 +163,8 @@ func (s *State) enterGroup(id PodID) {
 	of.pods.add(id)
 	if p.Placed() {
 		of.placed++
+	} else if len(p.Gates) > 0 {
+		of.gated++
 	}
 	if p.Preempting {
 		of.preempting++
@@ -171,6 +182,8 @@ func (s *State) leaveGroup(id PodID) {
 	of.pods.remove(id)
 	if p.Placed() {
 		of.placed--
+	} else if len(p.Gates) > 0 {
+		of.gated--
 	}
 	if p.Preempting {
 		of.preempting--
@@ -183,7 +196,7 @@ func (s *State) leaveGroup(id PodID) {
 func cloneGroups(groups map[GroupKey]*members) map[GroupKey]*members {
 	out := make(map[GroupKey]*members, len(groups))
 	for key, of := range groups {
-		out[key] = &members{of.pods.clone(), of.placed, of.preempting}
+		out[key] = &members{of.pods.clone(), of.placed, of.gated, of.preempting}
 	}
 	return out
 }

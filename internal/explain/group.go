@@ -27,7 +27,7 @@ type Group struct {
 	Fits                     bool
 	Fit, Wants, Pods, Placed int
 	Topology                 []string
-	Preferred        []string
+	Preferred                []string
 	Domain                   string // of one of which a pod is explained that is placed: where that is
 	// Missing is what keeps the first of its pods that finds no node from all nodes, with the others where they would be, as kube-scheduler words it.
 	Missing string
@@ -57,6 +57,8 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 		g.Lacking = is.Untold
 	case is.Gang && len(all) < int(is.MinCount):
 		g.Lacking = fmt.Sprintf("its PodGroup %s wants at least %d pods, and %s", key.Name, is.MinCount, there(len(all)))
+	case is.Gang && len(all)-st.GroupGated(key) < int(is.MinCount):
+		g.Lacking = fmt.Sprintf("its PodGroup %s wants at least %d pods, and of %d that are there %d have scheduling gates", key.Name, is.MinCount, len(all), st.GroupGated(key))
 	case st.GroupPreempting(key):
 		g.Lacking = fmt.Sprintf("pods of lower priority are being evicted for its PodGroup %s", key.Name)
 	}

@@ -40,6 +40,8 @@ func TestTheExplanationOfAPodOfAGangIsThatOfTheGang(t *testing.T) {
 			cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: cluster.CoschedulingGroup("g"), Gang: true, MinCount: 4}}, pod(0, theirs), pod(1, theirs), pod(2, theirs), pod(3, theirs),
 		}, "default/p0 is pending with its PodGroup: 3 of at least 4 pods of podgroup.scheduling.x-k8s.io/g fit.", []string{"It would fit with 1 more node like a1, or a minMember of 3."}},
 		{"it has too few pods", []cluster.Delta{gang(3), pod(0), pod(1)}, "default/p0 is not tried: its PodGroup g wants at least 3 pods, and 2 are there.", nil},
+		{"too few of its pods have no gates", []cluster.Delta{gang(2), pod(0), pod(1, func(p *cluster.Pod) { p.Gates = []string{"kueue.x-k8s.io/topology"} })},
+			"default/p0 is not tried: its PodGroup g wants at least 2 pods, and of 2 that are there 1 have scheduling gates.", nil},
 		{"it fits", []cluster.Delta{gang(3), pod(0), pod(1), pod(2)}, "default/p0 is pending, though its PodGroup g fits: it waits for its turn.",
 			[]string{"PodGroup g has 3 pods, of which it wants at least 3 placed together."}},
 		{"it does not", []cluster.Delta{gang(4), pod(0), pod(1), pod(2), pod(3)}, "default/p0 is pending with its PodGroup: 3 of at least 4 pods of g fit.",

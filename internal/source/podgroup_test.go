@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 )
 
 func TestAPreferredTopologyIsReadOrSaysWhatIsWrong(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 )
 
 // Pods of a PodGroup are tried together: who is popped takes along all others of the group that wait, wherever they do, and nobody else is in the batch. Until the group is there, and as many
-// pods of it as it wants at least, they are Gated: nothing could come of an attempt. All pods of a group are of one shard.
+// pods of it as it wants at least that have no scheduling gates, they are Gated: nothing could come of an attempt. All pods of a group are of one shard.
 
 // group is the pods of the queue that name a PodGroup.
 type group struct {
@@ -58,9 +58,9 @@ func lacks(st *cluster.State, key cluster.GroupKey) string {
 		return is.Untold
 	case is.Gang && int(is.MinCount) > LargestGroup && st.GroupPlaced(key) == 0:
 		return fmt.Sprintf("a gang of more than %d pods cannot be placed", LargestGroup)
-	case is.Gang && len(st.GroupPods(key)) < int(is.MinCount) && key.Coscheduling():
+	case is.Gang && len(st.GroupPods(key))-st.GroupGated(key) < int(is.MinCount) && key.Coscheduling():
 		return fmt.Sprintf("cannot find enough sibling pods, minMember of group: %d", is.MinCount)
-	case is.Gang && len(st.GroupPods(key)) < int(is.MinCount):
+	case is.Gang && len(st.GroupPods(key))-st.GroupGated(key) < int(is.MinCount): // kube-scheduler counts those with gates too, and finds out by trying that they cannot be
 		return "waiting for minCount pods from a gang to appear in scheduling queue"
 	case st.GroupPreempting(key):
 		return "waiting for the preemption for this pod group to be finished"

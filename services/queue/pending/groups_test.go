@@ -96,7 +96,15 @@ func TestPodsOfAGroupWaitUntilItIsThereWithAsManyAsItWants(t *testing.T) {
 		t.Errorf("it says %q, want %q", g.why(1), want)
 	}
 	g.pod(2, "g", 0, "example.com/gate")
-	g.places("1 active, 2 gated") // a pod with gates is there, too
+	g.places("1 gated, 2 gated") // a pod with gates is there, but could not be tried
+	g.pod(4, "g", 0)
+	g.places("1 active, 2 gated, 4 active")
+	g.apply(cluster.PodRemoved{ID: 4})
+	g.places("1 gated, 2 gated")
+	g.pod(2, "g", 0)
+	g.places("1 active, 2 active")
+	g.pod(2, "g", 0, "example.com/gate")
+	g.places("1 gated, 2 gated")
 	g.apply(cluster.PodRemoved{ID: 2})
 	g.places("1 gated")
 	g.pod(3, "g", 0)
