@@ -229,11 +229,13 @@ type Pod struct {
 	Class                ClassID
 	Labels               LabelsID
 	Priority             int32
-	RequiredNode         string   // the only node it may go to, by a metadata.name affinity; "": any
-	Created              int64    // metadata.creationTimestamp in Unix nanoseconds
-	Gates                []string // spec.schedulingGates
-	Deleting             bool     // it has a deletionTimestamp
-	NodeName             string   // the node it is bound to; "" while Pending or Assumed
+	// Ends says whether the pod ends by itself: NeverEnds, EndsSometime, or within how many seconds of Started it does (spec.activeDeadlineSeconds). It says nothing of a pod that is being deleted.
+	Ends         int32
+	RequiredNode string   // the only node it may go to, by a metadata.name affinity; "": any
+	Created      int64    // metadata.creationTimestamp in Unix nanoseconds
+	Gates        []string // spec.schedulingGates
+	Deleting     bool     // it has a deletionTimestamp
+	NodeName     string   // the node it is bound to; "" while Pending or Assumed
 	// Nominated is the node it is nominated to: status.nominatedNodeName, or what PodNominated or PreemptionStarted have
 	// said since.
 	Nominated     string
@@ -246,6 +248,12 @@ type Pod struct {
 	// Group is the name of the PodGroup that it belongs to: spec.schedulingGroup.podGroupName, or a CoschedulingGroup; "": it belongs to none. It need not exist.
 	Group string
 }
+
+// What Pod.Ends says, besides a number of seconds.
+const (
+	NeverEnds    = 0  // it runs until it is deleted, or nothing is known
+	EndsSometime = -1 // its containers are not started again when they have ended: spec.restartPolicy is Never or OnFailure
+)
 
 // PluginWeight is a plugin, or a resource, with its weight.
 type PluginWeight struct {

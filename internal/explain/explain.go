@@ -148,6 +148,12 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 			}
 			if out.Group != nil && out.Group.Lacking != "" {
 				out.Cause = Incomplete
+			} else if out.Group != nil && !out.Group.Fits {
+				note, err := reserved(w, row)
+				if err != nil {
+					return err
+				}
+				out.Notes = append(out.Notes, note...)
 			}
 		}
 		// 1. A pod that is placed is not in its own way.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/whatif"
@@ -101,6 +102,29 @@ func (g *Group) placed(st *cluster.State, is *cluster.PodGroup, row *cluster.Pod
 	if len(g.Topology) > 0 {
 		g.Domain, _ = whatif.DomainOf(st, g.Topology, row.Node)
 	}
+}
+
+// reserved says where room is held for the PodGroup of a pod, and what is awaited there; nothing: no room is.
+func reserved(w *whatif.World, row *cluster.PodRow) ([]string, error) {
+	st := w.State()
+	key, _ := cluster.GroupOf(&row.Pod)
+	var pods []cluster.PodID
+	var nodes []string
+	for _, id := range slices.Sorted(slices.Values(st.GroupPods(key))) {
+		if p := st.Pod(id); !p.Placed() && !p.Deleting && len(p.Gates) == 0 {
+			if pods = append(pods, id); p.Nominated != "" {
+				nodes = append(nodes, p.Nominated)
+			}
+		}
+	}
+	if len(nodes) == 0 {
+		return nil, nil
+	}
+	found, ok, err := whatif.AwaitGroup(w, key, pods, time.Now().UnixNano())
+	if err != nil || !ok {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("room is held for its PodGroup %s on %s", key.Name, found.Says(nodes))}, nil
 }
 
 func there(n int) string { return nAre(n) + " there" }

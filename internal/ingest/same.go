@@ -13,7 +13,7 @@ func samePod(a, b *cluster.Pod) bool {
 	return a.UID == b.UID && a.Namespace == b.Namespace && a.Name == b.Name && a.Class == b.Class &&
 		a.Priority == b.Priority && a.RequiredNode == b.RequiredNode && a.Created == b.Created && slices.Equal(a.Gates, b.Gates) &&
 		a.Deleting == b.Deleting && a.NodeName == b.NodeName && a.Attempt == b.Attempt && a.Labels == b.Labels &&
-		a.Nominated == b.Nominated && a.Started == b.Started && a.NeverPreempts == b.NeverPreempts && a.Preempted == b.Preempted && a.Group == b.Group
+		a.Nominated == b.Nominated && a.Started == b.Started && a.NeverPreempts == b.NeverPreempts && a.Preempted == b.Preempted && a.Group == b.Group && a.Ends == b.Ends
 }
 
 func sameNode(a, b *cluster.Node) bool {

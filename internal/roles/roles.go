@@ -48,6 +48,8 @@ type Cluster struct {
 	KubeQPS    float32
 	KubeBurst  int
 	Settings   cluster.Settings
+	// ReserveForGroups is for how long a gang waits before room is reserved for it; 0: none ever is.
+	ReserveForGroups time.Duration
 	// BindTimeouts say, by scheduler name, how long VolumeBinding waits for claims to be bound.
 	BindTimeouts map[string]time.Duration
 	// Candidates say, by scheduler name, how many nodes extenders are told of at least that have a say in preemption.
@@ -314,7 +316,7 @@ func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, 
 	}
 	cfg := binder.Config{
 		ID: id, Address: r.address, Coord: e.coord, Source: src, Settings: cl.Settings, BindTimeouts: cl.BindTimeouts, LeaseTTL: e.LeaseTTL, BindWorkers: bindWorkers,
-		Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace,
+		Log: e.Log, Metrics: e.metrics(id), Trace: e.Trace, ReserveForGroups: cl.ReserveForGroups,
 	}
 	var objects pluginhost.Objects
 	if cluster, ok := src.(*kube.Source); ok {

@@ -3,6 +3,7 @@ package source
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -76,6 +77,7 @@ func ReducePod(pod *v1.Pod) Pod {
 	if start := pod.Status.StartTime; start != nil {
 		p.Started = start.UnixNano()
 	}
+	p.Ends = ends(&pod.Spec)
 	p.NeverPreempts = pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == v1.PreemptNever
 	if g := pod.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
 		p.Group = *g.PodGroupName
@@ -97,6 +99,17 @@ func ReducePod(pod *v1.Pod) Pod {
 	reduceVolumes(pod, &p)
 	refuseUnsupported(pod, &p.Class, &p.Labels)
 	return p
+}
+
+// ends returns Pod.Ends. A pod that has run for its activeDeadlineSeconds is ended whatever its restartPolicy.
+func ends(spec *v1.PodSpec) int32 {
+	switch by := spec.ActiveDeadlineSeconds; {
+	case by != nil:
+		return int32(max(1, min(*by, math.MaxInt32)))
+	case spec.RestartPolicy == v1.RestartPolicyNever, spec.RestartPolicy == v1.RestartPolicyOnFailure:
+		return cluster.EndsSometime
+	}
+	return cluster.NeverEnds
 }
 
 // preempted reports whether the pod is on its way out because a scheduler has preempted it.

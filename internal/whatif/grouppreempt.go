@@ -208,18 +208,8 @@ func (u *unit) in(d cluster.Bitmap) bool {
 	return false
 }
 
-// priority is that by which the group preempts: what it says, but no more than the lowest of its pods', by which their nominations hold the room.
-func (t *trial) priority() int32 {
-	st := t.w.State()
-	lowest := int32(math.MaxInt32)
-	if t.group.HasPriority {
-		lowest = t.group.Priority
-	}
-	for _, id := range t.pods {
-		lowest = min(lowest, st.Pod(id).Priority)
-	}
-	return lowest
-}
+// priority is that by which the group preempts.
+func (t *trial) priority() int32 { return GroupPriority(t.w.State(), t.group, t.pods) }
 
 // importance is the priority of a group that is disrupted whole: what it says, or else the highest of its pods'.
 func importance(st *cluster.State, group *cluster.PodGroup, pods []cluster.PodID) int32 {

@@ -176,6 +176,7 @@ func pod(m *logv1.PodSet) cluster.Pod {
 		NeverPreempts: m.GetNeverPreempts(),
 		Preempted:     m.GetPreempted(),
 		Group:         m.GetGroup(),
+		Ends:          m.GetEnds(),
 	}
 }
 

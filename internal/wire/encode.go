@@ -119,6 +119,7 @@ func toDelta(d cluster.Delta) (*logv1.Delta, error) {
 			Victim:        d.Victim,
 			Volumes:       each(d.Volumes, toVolumeChoice),
 			Group:         d.Pod.Group,
+			Ends:          d.Pod.Ends,
 		}}}, nil
 	case cluster.PodAssumed:
 		return &logv1.Delta{Change: &logv1.Delta_PodAssumed{PodAssumed: &logv1.PodAssumed{

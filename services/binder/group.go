@@ -39,11 +39,12 @@ type groups struct {
 	long    map[string]time.Time           // by uid, since when each search of them has taken too long, while they hold room
 	// disturbed is how often in a row something has changed each time that they were tried.
 	disturbed map[cluster.GroupKey]int
+	reserve   reservations
 	tried     func() // is called when a group has been tried while others go on; nil: nothing is
 }
 
-func newGroups(parallelism int) *groups {
-	return &groups{config: engine.EvaluatorConfig{Parallelism: parallelism}}
+func newGroups(parallelism int, reserveAfter time.Duration) *groups {
+	return &groups{config: engine.EvaluatorConfig{Parallelism: parallelism}, reserve: reservations{after: reserveAfter}}
 }
 
 // take waits for the turn of groups, which they have by priority, then in the order in which they come. Each shard asks for one at a time.
@@ -183,6 +184,9 @@ func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) 
 	placed, err := t.tryAndPlace(ctx, g)
 	if err == nil {
 		err = t.preemptForGroup(ctx, g)
+	}
+	if err == nil {
+		t.noteGroup(g, time.Now())
 	}
 	ended := time.Now()
 	t.metrics.groupSeconds.Observe(ended.Sub(began).Seconds())

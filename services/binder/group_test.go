@@ -427,7 +427,7 @@ func TestAPodThatComesLateToAGangPreempts(t *testing.T) {
 // TestGroupsHaveTheTurnByPriorityAndThenInTheOrderInWhichTheyCome, and who gives up keeps nobody from it, nor who has it given as it gives up.
 func TestGroupsHaveTheTurnByPriorityAndThenInTheOrderInWhichTheyCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGroups(1)
+		g := newGroups(1, 0)
 		leave, err := g.take(t.Context(), 0)
 		if err != nil {
 			t.Fatal(err)

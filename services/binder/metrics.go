@@ -51,6 +51,7 @@ type metrics struct {
 	permitWait                  *prometheus.HistogramVec
 	evictingSeconds             *prometheus.HistogramVec
 	evictingRuns                *prometheus.CounterVec
+	groupReservations           prometheus.Gauge
 }
 
 // evicted counts a preemption whose victims have been asked to go, or some of them not.
@@ -110,6 +111,8 @@ func newMetrics(r prometheus.Registerer, depths, sizes func() map[string]int) (*
 		preemptionVictims: histogram("", "scheduler", "preemption_victims", prometheus.ExponentialBuckets(1, 2, 7),
 			"Number of selected preemption victims"),
 	}
+	m.groupReservations = prometheus.NewGauge(prometheus.GaugeOpts(opts("group_reservations", "PodGroups for which the active binder has room reserved that others are to leave first: none, or one.")))
+	keep(m.groupReservations)
 	// What is kube-scheduler's goroutine for a preemption is a worker's turn here.
 	m.evictingSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "scheduler_preemption_goroutines_duration_seconds", Help: "Time from when evictions for a preemption began until all were accepted (success), or some not (error).",

@@ -53,6 +53,9 @@ type Config struct {
 	// Candidates say, by scheduler name, about how many nodes extenders are asked at least that have a say in preemption, if there are as many.
 	Candidates map[string]engine.CandidateNodes
 
+	// ReserveForGroups is for how long a gang waits before room is reserved for it that pods leave which end by themselves; 0: none ever is.
+	ReserveForGroups time.Duration
+
 	LeaseTTL    time.Duration         // how long the term outlives a silent binder; 0 means 5 s
 	MaxUnbound  int                   // placements waiting for their bind, but for those whose binds have failed, beyond which, or beyond half of which for a namespace, commits are refused; 0 means 10,000
 	BindWorkers int                   // concurrent Bind calls, but for late ones; 0 means 4, or 64 of one binding each
@@ -86,6 +89,8 @@ func (c *Config) check() error {
 		return errors.New("binder: Objects is required with Extenders")
 	case c.LeaseTTL != 0 && c.LeaseTTL < time.Second:
 		return fmt.Errorf("binder: LeaseTTL is %v; want at least 1s", c.LeaseTTL)
+	case c.ReserveForGroups < 0:
+		return fmt.Errorf("binder: ReserveForGroups is %v; want 0, or more", c.ReserveForGroups)
 	case c.MaxUnbound < 0 || c.BindWorkers < 0 || c.EventLimit < 0 || c.Preemptions < 0 || c.Parallelism < 0:
 		return fmt.Errorf("binder: MaxUnbound %d, BindWorkers %d, EventLimit %d, Preemptions %d, Parallelism %d: negative",
 			c.MaxUnbound, c.BindWorkers, c.EventLimit, c.Preemptions, c.Parallelism)

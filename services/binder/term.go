@@ -158,7 +158,7 @@ func newTerm(cfg termConfig) (*term, error) {
 		preparing:   preparing, bindTimeouts: cfg.BindTimeouts,
 		stepping:  stepping,
 		extenders: cfg.extenders,
-		groups:    newGroups(cfg.Parallelism),
+		groups:    newGroups(cfg.Parallelism, cfg.ReserveForGroups),
 		evicting:  evicting,
 		events:    events,
 		reports: newReportLane(reportLaneConfig{
@@ -266,6 +266,7 @@ func (s *Service) serve(binder context.Context, held *coord.Term) error {
 		{eventWorkers, t.events.run},
 		{reportWorkers, t.reports.run},
 		{1, t.retryWrites},
+		{1, t.reserveLane},
 	} {
 		for range lane.workers {
 			g.Go(func() error { return lane.run(ctx) })

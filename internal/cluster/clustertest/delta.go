@@ -488,6 +488,9 @@ func newPod(intn Intn, st *cluster.State) (cluster.Delta, bool) {
 	if intn.one(4) {
 		p.Group = pick(intn, volumeNames) // which need not exist
 	}
+	if intn.one(2) {
+		p.Ends = int32(intn(4) - 1)
+	}
 	return cluster.PodSet{ID: id, Pod: p}, true
 }
 

@@ -3203,7 +3203,10 @@ type PodSet struct {
 	// Snapshots only: what has been chosen for it, if it is assumed.
 	Volumes []*VolumeChoice `protobuf:"bytes,21,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	// The PodGroup that it belongs to, by its name in the pod's namespace: spec.schedulingGroup.podGroupName. It need not exist; empty: it belongs to none.
-	Group         string `protobuf:"bytes,22,opt,name=group,proto3" json:"group,omitempty"`
+	Group string `protobuf:"bytes,22,opt,name=group,proto3" json:"group,omitempty"`
+	// Whether the pod ends by itself: within how many seconds of its start it is ended (spec.activeDeadlineSeconds), or -1, nobody knows when (spec.restartPolicy is Never or
+	// OnFailure). 0: it does not, or that is not known.
+	Ends          int32 `protobuf:"zigzag32,23,opt,name=ends,proto3" json:"ends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3390,6 +3393,13 @@ func (x *PodSet) GetGroup() string {
 		return x.Group
 	}
 	return ""
+}
+
+func (x *PodSet) GetEnds() int32 {
+	if x != nil {
+		return x.Ends
+	}
+	return 0
 }
 
 // VolumeChoice is what has been chosen for a claim that waits for its first consumer.
@@ -4430,7 +4440,7 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x06labels\x18\x02 \x03(\v2\x13.berth.log.v1.LabelR\x06labels\"&\n" +
 	"\x10NamespaceRemoved\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xe9\x04\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xfd\x04\n" +
 	"\x06PodSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -4456,7 +4466,8 @@ const file_berth_log_v1_log_proto_rawDesc = "" +
 	"preempting\x12\x16\n" +
 	"\x06victim\x18\x14 \x01(\bR\x06victim\x124\n" +
 	"\avolumes\x18\x15 \x03(\v2\x1a.berth.log.v1.VolumeChoiceR\avolumes\x12\x14\n" +
-	"\x05group\x18\x16 \x01(\tR\x05group\"N\n" +
+	"\x05group\x18\x16 \x01(\tR\x05group\x12\x12\n" +
+	"\x04ends\x18\x17 \x01(\x11R\x04ends\"N\n" +
 	"\fVolumeChoice\x12\x14\n" +
 	"\x05claim\x18\x01 \x01(\tR\x05claim\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +

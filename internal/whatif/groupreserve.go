@@ -1,0 +1,311 @@
+package whatif
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+)
+
+// GroupReservation is where room is reserved for a PodGroup, and who has to end before it is free.
+type GroupReservation struct {
+	Nodes  []string        // of each of the pods, in their order; "": none
+	Domain string          // of a group with a topology
+	Awaits []cluster.PodID // who has to end, as far as it is known the last to end first
+	// Start is when all of them have ended at the latest, in Unix nanoseconds; 0: that is known of not all.
+	Start int64
+	Fits  bool // nobody has to end, by now
+}
+
+// mostNamed is how many nodes a text names.
+const mostNamed = 8
+
+// Says returns what is said of room on some nodes that is reserved: on which of them, and what is awaited.
+func (r *GroupReservation) Says(nodes []string) string {
+	nodes = slices.Clone(nodes)
+	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
+	where := strings.Join(nodes[:min(len(nodes), mostNamed)], ", ")
+	if more := len(nodes) - mostNamed; more > 0 {
+		where += fmt.Sprintf(" and %d more", more)
+	}
+	pods := "1 pod there is to end first"
+	switch {
+	case len(r.Awaits) == 0:
+		return where
+	case len(r.Awaits) > 1:
+		pods = fmt.Sprintf("%d pods there are to end first", len(r.Awaits))
+	}
+	when := "nobody knows when"
+	if r.Start != 0 {
+		when = "at the latest at " + time.Unix(0, r.Start).UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf("%s: %s, %s", where, pods, when)
+}
+
+// less reports whether one reservation is the better one: its room is free earlier, or fewer pods are in the way.
+func (r *GroupReservation) less(than *GroupReservation) bool {
+	return cmp.Or(cmp.Compare(known(r.Start), known(than.Start)), cmp.Compare(len(r.Awaits), len(than.Awaits))) < 0
+}
+
+func known(start int64) int64 {
+	if start == 0 {
+		return math.MaxInt64
+	}
+	return start
+}
+
+// ReserveGroup finds where a PodGroup fits earliest if nobody is evicted, and nobody else comes. Pods on nodes end as they say: those first that are on their way out, then those that have a
+// deadline, by when that is, and then those that end nobody knows when, those first that have started first. As many are taken away in this order as the group needs to fit, and of these as many are
+// spared as may be, the last first. Of the domains of a topology that one is taken where the last of them ends first, then where they are fewest, then the first by name. What the
+// pods are nominated to already does not count. Now is in Unix nanoseconds. Not ok: it does not fit however many end, or it fits at once. The World is as before.
+func ReserveGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int64) (out GroupReservation, ok bool, err error) {
+	err = w.Try(func() error {
+		for _, id := range pods {
+			if row := w.State().Pod(id); row != nil && row.Nominated != "" {
+				if err := w.Apply(cluster.PodNominated{ID: id}); err != nil {
+					return err
+				}
+			}
+		}
+		t, all, before, may := reserving(w, key, pods)
+		if !may {
+			return nil
+		}
+		ending := t.ending(now)
+		for d := range all {
+			if err := w.Between(); err != nil {
+				return err
+			}
+			found, fits, err := t.await(&all[d], ending, before)
+			switch {
+			case err != nil:
+				return fmt.Errorf("reserve for a group: %w", err)
+			case fits && len(found.Awaits) == 0:
+				out, ok = GroupReservation{Fits: true}, false
+				return nil
+			case fits && (!ok || found.less(&out)):
+				out, ok = found, true
+			}
+		}
+		return nil
+	})
+	return out, ok, err
+}
+
+// AwaitGroup finds out who has to end before a PodGroup fits on the nodes that its pods are nominated to. Not ok: it would not fit there if all had ended that do, or the nodes are not in one domain of its topology. The World is as before.
+func AwaitGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int64) (out GroupReservation, ok bool, err error) {
+	t, all, before, may := reserving(w, key, pods)
+	if !may {
+		return GroupReservation{}, false, nil
+	}
+	st := w.State()
+	reserved := domain{nodes: cluster.NewBitmap(st.Nodes.Len())}
+	for _, id := range pods {
+		name := st.Pod(id).Nominated
+		if name == "" {
+			continue
+		}
+		i := st.Nodes.ByName(name)
+		if i == cluster.NoNode || st.Nodes.Unschedulable.Has(i) {
+			return GroupReservation{}, false, nil
+		}
+		reserved.nodes.Set(i)
+	}
+	k := slices.IndexFunc(all, func(d domain) bool {
+		for w, nodes := range reserved.nodes {
+			if nodes != 0 && (w >= len(d.nodes) || nodes&^d.nodes[w] != 0) {
+				return false
+			}
+		}
+		return true
+	})
+	if k < 0 {
+		return GroupReservation{}, false, nil
+	}
+	reserved.name = all[k].name
+	if out, ok, err = t.await(&reserved, t.ending(now), before); err != nil {
+		return GroupReservation{}, false, fmt.Errorf("await room for a group: %w", err)
+	}
+	return out, ok, nil
+}
+
+// reserving returns what a group is tried with, the domains in which it may be, and how many of its pods have nodes. False: no room can be reserved for it.
+func reserving(w *World, key cluster.GroupKey, pods []cluster.PodID) (t *trial, all []domain, before int, may bool) {
+	st := w.State()
+	group := st.PodGroup(key)
+	if group == nil || len(pods) == 0 {
+		return nil, nil, 0, false
+	}
+	t = &trial{w: w, group: group, key: key, pods: pods}
+	if group.Gang {
+		t.wants = int(group.MinCount)
+	}
+	before = st.GroupPlaced(key)
+	t.wants = max(t.wants, before+1)
+	if before+len(pods) < t.wants || t.profile() == nil {
+		return nil, nil, 0, false
+	}
+	all = []domain{{nodes: st.Nodes.Live, anywhere: true}}
+	if len(group.Topology) > 0 {
+		all = domains(st, group.Topology)
+		if before > 0 {
+			var err error
+			if all, err = t.whereItIs(all); err != nil {
+				return nil, nil, 0, false
+			}
+		}
+	}
+	return t, all, before, true
+}
+
+// ending is a pod on a node that ends by itself.
+type ending struct {
+	unit
+	at int64 // in Unix nanoseconds, at the latest; math.MaxInt64: nobody knows
+}
+
+// ending returns the pods on nodes that end by themselves, but for those of the group, by when they are expected to.
+func (t *trial) ending(now int64) []*ending {
+	st := t.w.State()
+	var out []*ending
+	for id, row := range st.Pods() {
+		if row.Node == cluster.NoNode {
+			continue
+		}
+		if key, named := cluster.GroupOf(&row.Pod); named && key == t.key {
+			continue
+		}
+		at, ends := endOf(row, now)
+		if !ends {
+			continue
+		}
+		e := evictee{id, row.Pod, row.Phase == cluster.Assumed, st.Chosen(id), st.Class(row.Class), st.Labels(row.Labels)}
+		out = append(out, &ending{unit: unit{rows: []evictee{e}, node: row.Node}, at: at})
+	}
+	started := func(e *ending) int64 {
+		if s := e.rows[0].pod.Started; s != 0 {
+			return s
+		}
+		return math.MaxInt64
+	}
+	slices.SortFunc(out, func(a, b *ending) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(started(a), started(b)), cmp.Compare(a.rows[0].id, b.rows[0].id))
+	})
+	return out
+}
+
+// endOf returns when a pod on a node ends at the latest. False: it does not end.
+func endOf(row *cluster.PodRow, now int64) (at int64, ends bool) {
+	switch {
+	case row.Deleting || row.Victim:
+		return now, true
+	case row.Ends == cluster.NeverEnds:
+		return 0, false
+	case row.Ends < 0:
+		return math.MaxInt64, true
+	}
+	started := row.Started
+	if started == 0 {
+		started = now
+	}
+	return max(now, started+int64(row.Ends)*int64(time.Second)), true
+}
+
+// await finds who has to end so that the group fits in a domain. The World is as before.
+func (t *trial) await(d *domain, all []*ending, before int) (out GroupReservation, fits bool, err error) {
+	start := len(t.w.steps)
+	defer func() {
+		if undone := t.w.undo(start); err == nil {
+			err = undone
+		}
+	}()
+	var those []*unit
+	at := make(map[*unit]int64)
+	for _, e := range all {
+		if e.in(d.nodes) {
+			those = append(those, &e.unit)
+			at[&e.unit] = e.at
+		}
+	}
+	// 1. Does it fit at all?
+	if err := t.away(those); err != nil {
+		return GroupReservation{}, false, err
+	}
+	if fits, err = t.fits(d, before); err != nil || !fits {
+		return GroupReservation{}, false, err
+	}
+	if err := t.w.undo(start); err != nil {
+		return GroupReservation{}, false, err
+	}
+	if fits, err = t.fits(d, before); err != nil || fits {
+		return GroupReservation{}, fits, err
+	}
+	// 2. How many have to end, if they end in this order? It does not fit when so many are gone, but when most are.
+	gone, most := 0, len(those)
+	for most-gone > 1 {
+		if err := t.w.Between(); err != nil {
+			return GroupReservation{}, false, err
+		}
+		mark, half := len(t.w.steps), gone+(most-gone)/2
+		if err := t.away(those[gone:half]); err != nil {
+			return GroupReservation{}, false, err
+		}
+		if fits, err = t.fits(d, before); err != nil {
+			return GroupReservation{}, false, err
+		}
+		if !fits {
+			gone = half
+			continue
+		}
+		most = half
+		if err := t.w.undo(mark); err != nil {
+			return GroupReservation{}, false, err
+		}
+	}
+	if err := t.away(those[gone:most]); err != nil {
+		return GroupReservation{}, false, err
+	}
+	// 3. Who of them may stay?
+	those = those[:most]
+	slices.Reverse(those)
+	in, err := t.spare(d, before, those)
+	if err != nil {
+		return GroupReservation{}, false, err
+	}
+	for _, u := range in {
+		out.Awaits = append(out.Awaits, u.rows[0].id)
+		out.Start = max(out.Start, at[u])
+	}
+	if out.Start == math.MaxInt64 {
+		out.Start = 0
+	}
+	// 4. Where does it go then?
+	out.Domain, out.Nodes = d.name, make([]string, len(t.pods))
+	err = t.w.Try(func() error {
+		nodes, _, err := t.places(d)
+		for k, node := range nodes {
+			if node != cluster.NoNode {
+				out.Nodes[k] = t.w.State().Nodes.Spec[node].Name
+			}
+		}
+		return err
+	})
+	return out, err == nil, err
+}
+
+// GroupPriority is that by which a PodGroup preempts, and holds room: what it says, but no more than the lowest of some of its pods', by which their nominations hold the room.
+func GroupPriority(st *cluster.State, group *cluster.PodGroup, pods []cluster.PodID) int32 {
+	lowest := int32(math.MaxInt32)
+	if group.HasPriority {
+		lowest = group.Priority
+	}
+	for _, id := range pods {
+		lowest = min(lowest, st.Pod(id).Priority)
+	}
+	return lowest
+}

@@ -1,0 +1,403 @@
+package binder
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/source"
+	"github.com/berth-scheduler/berth/internal/whatif"
+)
+
+// A gang that has waited for long, and neither fits nor preempts, has room reserved for it: its pods are nominated to nodes where they fit when pods have ended that end by themselves. A nomination holds the room against pods of the
+// same and of lower priority, which go on beside it. One gang at a time has a reservation, the first by priority and then by how long it has waited: two could wait for each other, and what is reserved stands idle.
+const (
+	// reserveEvery is how often it is looked whether room is to be reserved, or given back.
+	reserveEvery = time.Second
+	// awaitEvery is how often it is looked whether a gang still would fit where room is reserved for it, and who has to end before.
+	awaitEvery = 10 * time.Second
+	// mostReserving bounds how many gangs are known to wait. Others are when these have come to something.
+	mostReserving = 1 << 12
+)
+
+// reservations is the gangs that wait, and for which of them room is reserved. It may be used concurrently.
+type reservations struct {
+	after time.Duration // for how long a gang waits before; 0: nothing is ever reserved
+
+	mu    sync.Mutex
+	waits map[cluster.GroupKey]*groupWaiting
+	held  *reservation // nil: there is none
+}
+
+// groupWaiting is a gang that has been found not to fit.
+type groupWaiting struct {
+	uid   string
+	since time.Time // when it first was, in this term
+	// aside says that at its last attempt others were on their way out for it.
+	aside  bool
+	looked time.Time // when no room was found last that could be reserved
+	why    string    // there was none; "": not known
+}
+
+// reservation is room that is reserved for a gang.
+type reservation struct {
+	key   cluster.GroupKey
+	uid   string // of the group
+	since time.Time
+	nodes map[string]string // that its pods are nominated to, by the uids of these
+	asOf  time.Time         // when it was looked last who has to end before; zero: not yet
+	says  string            // about that
+}
+
+// noteGroup notes what has come of an attempt to place a group, and says of the gang for which room is reserved that its pods stay nominated. The caller has the turn.
+func (t *term) noteGroup(g *grouped, now time.Time) {
+	r := &t.groups.reserve
+	if r.after == 0 || !g.gang {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.waits[g.key]
+	switch {
+	case g.found.Placed || g.group != nil && g.before >= int(g.group.MinCount):
+		delete(r.waits, g.key)
+		return
+	case g.resp.GetPreempts():
+		if w != nil {
+			w.aside = true
+		}
+		return
+	case len(g.open) == 0: // nothing is known
+		return
+	}
+	if w == nil || w.uid != g.uid {
+		if w == nil && len(r.waits) >= mostReserving {
+			return
+		}
+		if r.waits == nil {
+			r.waits = make(map[cluster.GroupKey]*groupWaiting)
+		}
+		w = &groupWaiting{uid: g.uid, since: now}
+		r.waits[g.key] = w
+		if r.held == nil && !g.found.Waits && g.nominated() { // a binder before has reserved room for it
+			r.held = &reservation{key: g.key, uid: g.uid, since: now, nodes: make(map[string]string)}
+			for _, p := range g.were {
+				if p.Nominated != "" {
+					r.held.nodes[p.UID] = p.Nominated
+				}
+			}
+		}
+	}
+	if w.aside = g.found.Waits; r.held != nil && r.held.key == g.key {
+		g.resp.Waits = true
+		g.resp.Message = joined(g.resp.GetMessage(), r.held.says)
+	} else {
+		g.resp.Message = joined(g.resp.GetMessage(), w.why)
+	}
+}
+
+// reserveLane reserves room, and gives it back. An error ends the term.
+func (t *term) reserveLane(ctx context.Context) error {
+	if t.groups.reserve.after == 0 {
+		return nil
+	}
+	defer t.metrics.groupReservations.Set(0)
+	return every(ctx, reserveEvery, func(now time.Time) error { return t.reserveRoom(ctx, now) })
+}
+
+// reserveRoom gives back what is reserved in vain, and reserves room for the gang whose turn it is. An error means a broken ledger.
+func (t *term) reserveRoom(ctx context.Context, now time.Time) error {
+	defer t.countReservations()
+	// 1. What is reserved in vain?
+	var next cluster.GroupKey
+	look, priority := false, int32(0)
+	err := t.ledger.update(func(tx *tx) error {
+		r := &t.groups.reserve
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		back := t.review(tx.state)
+		if next, look = t.nextToReserve(tx.state, now); look {
+			priority = t.groupPriority(tx.state, next)
+		}
+		return t.endNominations(back)
+	})
+	if err != nil || !look {
+		return err
+	}
+	// 2. Where would it go, and who has to end before?
+	leave, err := t.groups.take(ctx, priority)
+	if err != nil { // ctx has ended
+		return nil
+	}
+	defer leave()
+	return t.reserveFor(ctx, next, now)
+}
+
+func (t *term) countReservations() {
+	r := &t.groups.reserve
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0.0
+	if r.held != nil {
+		n = 1
+	}
+	t.metrics.groupReservations.Set(n)
+}
+
+// endNominations ends nominations. The caller holds the ledger's lock. An error means a broken ledger.
+func (t *term) endNominations(pods []cluster.PodID) error {
+	for _, report := range t.ledger.clearings(pods) {
+		if !t.reports.add(report) { // the next report about the pod says it
+			t.metrics.laneDropped.WithLabelValues(laneReports).Inc()
+		}
+	}
+	for _, id := range pods {
+		if err := t.ledger.fold.Nominate(id, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// review forgets gangs that wait no more, gives the reservation up that is held in vain, and returns the pods whose nominations are to end: those of that, and those of groups of which nothing can be placed, whoever has nominated
+// them. The caller holds the ledger's lock, and that of reservations.
+func (t *term) review(st *cluster.State) (back []cluster.PodID) {
+	r := &t.groups.reserve
+	for key, w := range r.waits {
+		if is := st.PodGroup(key); is == nil || is.UID != w.uid || !is.Gang || st.GroupPlaced(key) >= int(is.MinCount) {
+			delete(r.waits, key)
+		}
+	}
+	if h := r.held; h != nil {
+		switch _, complete := t.openPods(st, h.key); {
+		case st.GroupPreempting(h.key): // it has become a preemption's
+			r.held = nil
+		case r.waits[h.key] == nil, r.waits[h.key].uid != h.uid, !complete:
+			back, r.held = h.nominated(st), nil
+			t.log.Info("the room that was reserved for a PodGroup is given back", "podGroup", h.key.String())
+		}
+	}
+	for name := range st.NominatedNodes() {
+		for _, id := range st.NominatedOn(name) {
+			row := st.Pod(id)
+			key, named := cluster.GroupOf(&row.Pod)
+			if !named || st.GroupPreempting(key) || st.Yields(row.Class) || t.ledger.profile(row) == nil {
+				continue
+			}
+			if is := st.PodGroup(key); is == nil || is.Untold != "" || is.Gang && len(st.GroupPods(key)) < int(is.MinCount) {
+				back = append(back, id)
+			}
+		}
+	}
+	slices.Sort(back)
+	return slices.Compact(back)
+}
+
+// nominated returns the pods of a reservation that are nominated by it.
+func (h *reservation) nominated(st *cluster.State) (pods []cluster.PodID) {
+	for _, id := range st.GroupPods(h.key) {
+		if row := st.Pod(id); !row.Placed() && row.Nominated != "" && row.Nominated == h.nodes[row.UID] {
+			pods = append(pods, id)
+		}
+	}
+	return pods
+}
+
+// openPods returns the pods of a gang that may be placed, by id. Not complete: they are not as many as it wants, with those that have nodes. The caller holds the ledger's lock.
+func (t *term) openPods(st *cluster.State, key cluster.GroupKey) (pods []cluster.PodID, complete bool) {
+	for _, id := range st.GroupPods(key) {
+		row := st.Pod(id)
+		if !row.Placed() && !row.Deleting && len(row.Gates) == 0 && !st.Yields(row.Class) && t.ledger.profile(row) != nil {
+			pods = append(pods, id)
+		}
+	}
+	slices.Sort(pods)
+	is := st.PodGroup(key)
+	return pods, is != nil && is.Untold == "" && is.Gang && len(pods) > 0 && st.GroupPlaced(key)+len(pods) >= int(is.MinCount)
+}
+
+// nextToReserve returns for which gang it is to be looked for room: the first that has waited for long, unless another has a reservation that is not of a lower priority; or the one that has it, if it is time to look at that again.
+// The caller holds the ledger's lock, and that of reservations.
+func (t *term) nextToReserve(st *cluster.State, now time.Time) (next cluster.GroupKey, look bool) {
+	r := &t.groups.reserve
+	var first *groupWaiting
+	var highest int32
+	for key, w := range r.waits {
+		if w.aside || now.Sub(w.since) < r.after || now.Sub(w.looked) < awaitEvery || r.held != nil && r.held.key == key || st.GroupPreempting(key) {
+			continue
+		}
+		if _, complete := t.openPods(st, key); !complete {
+			continue
+		}
+		p := t.groupPriority(st, key)
+		if first == nil || cmp.Or(cmp.Compare(highest, p), w.since.Compare(first.since), cmp.Compare(key.String(), next.String())) < 0 {
+			first, highest, next = w, p, key
+		}
+	}
+	switch h := r.held; {
+	case h == nil || first != nil && highest > t.groupPriority(st, h.key):
+		return next, first != nil
+	case now.Sub(h.asOf) >= awaitEvery || !h.whole(st):
+		return h.key, true
+	}
+	return cluster.GroupKey{}, false
+}
+
+// groupPriority is that by which a gang that waits holds room. The caller holds the ledger's lock.
+func (t *term) groupPriority(st *cluster.State, key cluster.GroupKey) int32 {
+	pods, _ := t.openPods(st, key)
+	return whatif.GroupPriority(st, st.PodGroup(key), pods)
+}
+
+// whole reports whether all pods of a reservation that wait are nominated by it, to nodes that take pods.
+func (h *reservation) whole(st *cluster.State) bool {
+	for _, id := range st.GroupPods(h.key) {
+		row := st.Pod(id)
+		name := h.nodes[row.UID]
+		if row.Placed() || name == "" {
+			continue
+		}
+		if i := st.Nodes.ByName(name); row.Nominated != name || i == cluster.NoNode || st.Nodes.Unschedulable.Has(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// reserveFor reserves room for a gang, or finds out what is awaited where it is reserved. The caller has the turn. An error means a broken ledger.
+func (t *term) reserveFor(ctx context.Context, key cluster.GroupKey, now time.Time) error {
+	r := &t.groups.reserve
+	// 1. On the copy.
+	var apply func() error
+	var pods []cluster.PodID
+	var uids []string
+	keeps := false
+	t.ledger.read(func(st *cluster.State) {
+		apply = t.groups.follow(t.ledger)
+		pods, _ = t.openPods(st, key)
+		uids = uidsOf(st, pods)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		keeps = r.held != nil && r.held.key == key && r.held.whole(st)
+	})
+	if len(pods) == 0 || apply() != nil {
+		return nil
+	}
+	var found whatif.GroupReservation
+	ok := false
+	untried := t.onCopy(ctx, &grouped{key: key}, searchFor, func(w *whatif.World) (err error) {
+		if keeps {
+			if found, keeps, err = whatif.AwaitGroup(w, key, pods, now.UnixNano()); keeps || err != nil {
+				return err
+			}
+		}
+		found, ok, err = whatif.ReserveGroup(w, key, pods, now.UnixNano())
+		return err
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	// 2. Is it still about these pods?
+	return t.ledger.update(func(tx *tx) error {
+		st := tx.state
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		w, h := r.waits[key], r.held
+		still, complete := t.openPods(st, key)
+		if w == nil || !complete || st.GroupPreempting(key) || !slices.Equal(uidsOf(st, still), uids) || !slices.Equal(still, pods) {
+			return nil
+		}
+		has := h != nil && h.key == key
+		switch {
+		case has && (untried != nil || keeps || found.Fits): // what is not known holds as it did
+			h.asOf = now
+			if untried == nil {
+				h.says = h.text(&found)
+			}
+			if found.Fits {
+				h.nodes = nominationsOf(st, pods)
+			}
+			return nil
+		case ok:
+			return t.nominateFor(st, key, pods, &found, now)
+		}
+		w.looked = now
+		if w.why = ""; untried != nil {
+			w.why = "no room is reserved for it: " + untried.Error()
+		} else if !found.Fits {
+			w.why = "no room is reserved for it: it would not fit either if all pods had ended that end by themselves"
+		}
+		if has {
+			r.held = nil
+			t.log.Info("the room that was reserved for a PodGroup is given back", "podGroup", key.String())
+			return t.endNominations(h.nominated(st))
+		}
+		return nil
+	})
+}
+
+func uidsOf(st *cluster.State, pods []cluster.PodID) (uids []string) {
+	for _, id := range pods {
+		uids = append(uids, st.Pod(id).UID)
+	}
+	return uids
+}
+
+// nominationsOf returns the nodes that pods are nominated to, by their uids.
+func nominationsOf(st *cluster.State, pods []cluster.PodID) map[string]string {
+	nodes := make(map[string]string)
+	for _, id := range pods {
+		if row := st.Pod(id); row.Nominated != "" {
+			nodes[row.UID] = row.Nominated
+		}
+	}
+	return nodes
+}
+
+// nominateFor nominates the pods of a gang to the nodes that have been found for it, in place of what is reserved already. The caller holds the ledger's lock, and that of reservations. An error means a broken ledger.
+func (t *term) nominateFor(st *cluster.State, key cluster.GroupKey, pods []cluster.PodID, found *whatif.GroupReservation, now time.Time) error {
+	r := &t.groups.reserve
+	var reports []source.Report
+	for n, id := range pods {
+		if row := st.Pod(id); row.Nominated != found.Nodes[n] {
+			report := reportOf(row, "", "")
+			report.Nominate, report.Nominated = true, found.Nodes[n]
+			reports = append(reports, report)
+		}
+	}
+	if !t.reports.add(reports...) { // it is looked again
+		t.conflict(conflictBusy)
+		return nil
+	}
+	h := &reservation{key: key, uid: st.PodGroup(key).UID, since: now, asOf: now}
+	if is := r.held; is != nil && is.key == key {
+		h.since = is.since
+	} else if is != nil {
+		if err := t.endNominations(is.nominated(st)); err != nil {
+			return err
+		}
+	}
+	for n, id := range pods {
+		if err := t.ledger.fold.Nominate(id, found.Nodes[n]); err != nil {
+			return err
+		}
+	}
+	h.nodes = nominationsOf(st, pods)
+	h.says = h.text(found)
+	r.held, r.waits[key].why = h, ""
+	t.log.Info("room is reserved for a PodGroup", "podGroup", key.String(), "pods", len(h.nodes))
+	return nil
+}
+
+// text says where room is reserved, and what is awaited.
+func (h *reservation) text(found *whatif.GroupReservation) string {
+	var nodes []string
+	for _, node := range h.nodes {
+		nodes = append(nodes, node)
+	}
+	return fmt.Sprintf("room is reserved for it since %s on %s", h.since.UTC().Format(time.RFC3339), found.Says(nodes))
+}
