@@ -112,8 +112,11 @@ func (s *State) hashPod(p *Pod) uint64 {
 	e.Text(p.Nominated)
 	e.Int(p.Started)
 	e.Bool(p.NeverPreempts)
-	if p.Group != "" { // members of the release before know none
+	if p.Group != "" || p.Ends != 0 { // members of the release before know neither
 		e.Text(p.Group)
+	}
+	if p.Ends != 0 {
+		e.Int(int64(p.Ends))
 	}
 	s.scratch = e.b
 	return hashBytes(e.b)

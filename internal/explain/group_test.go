@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -50,6 +51,10 @@ func TestTheExplanationOfAPodOfAGangIsThatOfTheGang(t *testing.T) {
 			[]string{"PodGroup g has 5 pods, of which it wants at least 5 placed together, all with the same example.com/rack.", "It would fit with 2 more nodes like a1, or a minCount of 2."}},
 		{"it prefers a topology", []cluster.Delta{preferring(3), pod(0), pod(1), pod(2)}, "default/p0 is pending, though its PodGroup g fits: it waits for its turn.",
 			[]string{"PodGroup g has 3 pods, of which it wants at least 3 placed together, in as few domains of example.com/block, example.com/rack as they fit in."}},
+		{"room is reserved for it", []cluster.Delta{
+			gang(3), pod(0), pod(1, func(p *cluster.Pod) { p.Nominated = "a1" }), pod(2, func(p *cluster.Pod) { p.Nominated = "b1" }),
+			pod(3, func(p *cluster.Pod) { p.Group, p.NodeName, p.Started, p.Ends = "", "b1", 1_000_000_000, math.MaxInt32 }),
+		}, "default/p0 is pending with its PodGroup: 2 of at least 3 pods of g fit.", []string{"Note: room is held for its PodGroup g on a1, b1: 1 pod there is to end first, at the latest at 2038-01-19T03:14:08Z."}},
 		{"others are being evicted for it", []cluster.Delta{
 			gang(2), pod(0), pod(1), pod(2, func(p *cluster.Pod) { p.Group, p.NodeName = "", "a1" }), cluster.PreemptionStarted{ID: 1, Node: 0, Victims: []cluster.PodID{2}},
 		}, "default/p0 is not tried: pods of lower priority are being evicted for its PodGroup g.", nil},

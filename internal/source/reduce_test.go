@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -310,6 +311,28 @@ func TestRestoringARequiredNodeUndoesTakingIt(t *testing.T) {
 		}
 		if pod.Class.HasRequired && len(pod.Class.Required[0].Fields) != 0 {
 			t.Errorf("%s: the pod that was given has changed: %+v", want, pod.Class.Required)
+		}
+	}
+}
+
+func TestWhetherAPodEndsByItself(t *testing.T) {
+	deadline := func(seconds int64) *int64 { return &seconds }
+	for _, test := range []struct {
+		name string
+		spec v1.PodSpec
+		want int32
+	}{
+		{"nothing is said", v1.PodSpec{}, cluster.NeverEnds},
+		{"it is always restarted", v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways}, cluster.NeverEnds},
+		{"it never is", v1.PodSpec{RestartPolicy: v1.RestartPolicyNever}, cluster.EndsSometime},
+		{"if it fails", v1.PodSpec{RestartPolicy: v1.RestartPolicyOnFailure}, cluster.EndsSometime},
+		{"it has a deadline", v1.PodSpec{RestartPolicy: v1.RestartPolicyNever, ActiveDeadlineSeconds: deadline(60)}, 60},
+		{"it is restarted until its deadline", v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways, ActiveDeadlineSeconds: deadline(60)}, 60},
+		{"its deadline is far", v1.PodSpec{ActiveDeadlineSeconds: deadline(1 << 40)}, math.MaxInt32},
+		{"its deadline is none that an API server has", v1.PodSpec{ActiveDeadlineSeconds: deadline(-7)}, 1},
+	} {
+		if got := source.ReducePod(&v1.Pod{Spec: test.spec}).Ends; got != test.want {
+			t.Errorf("%s: %d, want %d", test.name, got, test.want)
 		}
 	}
 }

@@ -256,7 +256,7 @@ func BenchmarkALargeGangWaits(b *testing.B) {
 			name                 string
 			deadlines, reserving bool
 		}{{"off", true, false}, {"deadlines", true, true}, {"no-deadlines", false, true}} {
-			b.Run(fmt.Sprintf("small=%.0f%%/%s", 100*load, run.name), func(b *testing.B) {
+			b.Run(fmt.Sprintf("small=%.0f/%s", 100*load, run.name), func(b *testing.B) {
 				var out simulated
 				for b.Loop() {
 					out = simulate(b, 24*time.Hour, load, run.deadlines, run.reserving)

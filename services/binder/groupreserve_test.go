@@ -398,3 +398,20 @@ func TestAGangThatPreemptsNeedsNoRoomReserved(t *testing.T) {
 		t.Errorf("the gauge says %v, want 0", got)
 	}
 }
+
+// TestTheLogSaysWhetherPodsEndOnlyWhereRoomIsReserved: members of the release before have another digest then.
+func TestTheLogSaysWhetherPodsEndOnlyWhereRoomIsReserved(t *testing.T) {
+	for name, test := range map[string]struct {
+		change []func(*termConfig)
+		want   int32
+	}{"off": {nil, cluster.NeverEnds}, "on": {[]func(*termConfig){reserves}, 60}} {
+		r := newRound(t, test.change...)
+		observe(t, r.term, ends(pod("p", 100), 60))
+		r.ledger.read(func(st *cluster.State) {
+			id, _ := st.PodByUID("p")
+			if got := st.Pod(id).Ends; got != test.want {
+				t.Errorf("%s: the ledger has %d, want %d", name, got, test.want)
+			}
+		})
+	}
+}

@@ -44,6 +44,8 @@ type ledgerConfig struct {
 	feed     *replica.Feed
 	// unsupported hears, under the lock, of objects that are told otherwise than they are.
 	unsupported func(source.Unsupported)
+	// ends has the log say of pods whether they end by themselves. Members that do not know of that have another digest then.
+	ends bool
 	// abandoned hears that the function of a transaction has panicked, whose caller then cannot say that the term has to end.
 	abandoned func(error)
 }
@@ -200,6 +202,9 @@ func (l *ledger) observe(e source.Event) error {
 			delete(l.unprovided, ingest.Sound(e.Pod.UID))
 		}
 		l.noteInterest(&e)
+		if !l.ends {
+			e.Pod.Ends = cluster.NeverEnds
+		}
 		return l.fold.Observe(e)
 	})
 }

@@ -130,6 +130,7 @@ func newTerm(cfg termConfig) (*term, error) {
 		epoch:    cluster.Epoch(cfg.epoch),
 		settings: cfg.Settings,
 		feed:     cfg.feed,
+		ends:     cfg.ReserveForGroups > 0,
 		unsupported: func(u source.Unsupported) {
 			cfg.Log.Warn("object unsupported", "object", u.Kind+" "+u.Namespace+"/"+u.Name, "why", u.Why)
 			events.add(u.Namespace, func(ctx context.Context) error { return cfg.Source.Unsupported(ctx, u) })

@@ -214,3 +214,33 @@ func TestAGroupThatIsSearchedForLongKeepsNobodyBehindItButGroups(t *testing.T) {
 	w.ledger.pod("behind-that", 100, nil)
 	until(t, "the pod behind that is placed", func() bool { r := w.row("behind-that"); return r.Placed() })
 }
+
+// TestAGangThatWaitsForRoomStaysNominated has one that fits nowhere, and that the binder says waits, or not.
+func TestAGangThatWaitsForRoomStaysNominated(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		t.Run(fmt.Sprint(waits), func(t *testing.T) {
+			checkLeaks(t)
+			w := newWorld(t, 1)
+			w.filterWorker("f1", nil)
+			w.scoreWorker("s1")
+			w.ledger.node("n1", 1000)
+			w.binder.grouping = func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+				response := &binderv1.PlaceGroupResponse{Waits: waits, Message: "room is reserved for it"}
+				for range request.GetPods() {
+					response.Pods = append(response.Pods, &binderv1.GroupedPod{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_NO_FIT}})
+				}
+				return response, nil
+			}
+			w.ledger.pod("g-0", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Group, p.Nominated = "g", "n1" })
+			w.ledger.apply(cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: "g", UID: "g", Gang: true, MinCount: 1}})
+			w.queueMember("q1")
+			until(t, "it is reported", func() bool { return w.binder.report("g-0") != "" })
+			if got := w.binder.clears("g-0"); got == waits {
+				t.Errorf("its nomination is to end: %v", got)
+			}
+			if got := w.binder.report("g-0"); !strings.Contains(got, "room is reserved for it") {
+				t.Errorf("it is reported %q", got)
+			}
+		})
+	}
+}
