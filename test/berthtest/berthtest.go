@@ -38,6 +38,7 @@ type Options struct {
 	Extenders                           []configv1.Extender      // with Kubeconfig only
 	PluginServices                      []config.PluginService   // that have plugins of Profiles
 	PreemptionSeesVolumes               bool
+	ReserveForGroups                    time.Duration // for how long a gang waits before room is reserved for it; 0: none is
 	BatchSize                           int    // 0 means the default
 	MinRange                            int    // nodes of the smallest range; 0 means the default
 	DataDir                             string // of the embedded etcd; "" means one of the test
@@ -102,7 +103,7 @@ func Start(t testing.TB, o Options) *Berth {
 	}
 	go func() {
 		ended <- roles.All(ctx, common, roles.AllOptions{
-			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings, BindTimeouts: o.BindTimeouts, Coscheduling: o.Coscheduling, Extenders: o.Extenders, PluginServices: o.PluginServices},
+			Cluster: roles.Cluster{Source: source, Kubeconfig: o.Kubeconfig, KubeQPS: 5000, KubeBurst: 5000, Settings: settings, BindTimeouts: o.BindTimeouts, Coscheduling: o.Coscheduling, Extenders: o.Extenders, PluginServices: o.PluginServices, ReserveForGroups: o.ReserveForGroups},
 			Public:  roles.Public{HTTPListen: "127.0.0.1:0"},
 			Queue:   roles.Queue{BatchSize: o.BatchSize},
 			DataDir: o.DataDir, UnsafeNoFsync: true, Net: o.Net,
