@@ -39,10 +39,10 @@ type Options struct {
 	PluginServices                      []config.PluginService   // that have plugins of Profiles
 	PreemptionSeesVolumes               bool
 	ReserveForGroups                    time.Duration // for how long a gang waits before room is reserved for it; 0: none is
-	BatchSize                           int    // 0 means the default
-	MinRange                            int    // nodes of the smallest range; 0 means the default
-	DataDir                             string // of the embedded etcd; "" means one of the test
-	Kubeconfig                          string // use the kube source
+	BatchSize                           int           // 0 means the default
+	MinRange                            int           // nodes of the smallest range; 0 means the default
+	DataDir                             string        // of the embedded etcd; "" means one of the test
+	Kubeconfig                          string        // use the kube source
 	EtcdEndpoints                       []string
 	EtcdOwned                           bool          // it is this Berth's alone
 	EtcdLook                            time.Duration // how often it is asked how full it is; 0 means the default
