@@ -15,6 +15,7 @@
 //	queue.Service.mu           which shards a member owns: all of them hear of a change, or none
 //	queue.shard.mu             the queue of one shard
 //	binder.ledger.mu           the ledger: a transaction, with all that is told of it
+//	binder.reservations.mu     which gangs wait, and for which of them room is reserved
 //	engine.Evaluator.mu        which evaluations there are; not held while one is used
 //	engine.evaluation.mu       what is known of one signature
 //	engine.interner.mu         the groups of a signature, which several goroutines number
