@@ -302,7 +302,8 @@ func TestOneGangAtATimeHasRoomReserved(t *testing.T) {
 	r.gang("h")
 	r.tick(time.Second)
 	r.wantReserved("p on b, q on a")
-	// 1. The second has its turn when the first is placed.
+	// 1. The second has its turn when the first is placed, though there is room that could be reserved for it.
+	observe(t, r.term, node("d", 1000), on(ends(pod("w", 1000), cluster.EndsSometime), "d"))
 	r.tick(2 * waitsFor)
 	r.wantReserved("p on b, q on a")
 	observe(t, r.term, gone("x"), gone("y"))
@@ -310,7 +311,6 @@ func TestOneGangAtATimeHasRoomReserved(t *testing.T) {
 		t.Errorf("the second is placed where room is reserved for the first: %v", resp)
 	}
 	r.gang("g")
-	observe(t, r.term, node("d", 1000), on(ends(pod("w", 1000), cluster.EndsSometime), "d"))
 	r.tick(awaitEvery)
 	r.wantReserved("r on d")
 	// 2. One of a higher priority that has waited for as long takes it from it.
@@ -374,6 +374,12 @@ func TestABinderTakesOverWhatIsReserved(t *testing.T) {
 	t.Run("its PodGroup is gone", func(t *testing.T) {
 		r := newRound(t, reserves)
 		observe(t, r.term, things...)
+		r.tick(time.Second)
+		r.wantReserved("")
+	})
+	t.Run("it lacks a pod", func(t *testing.T) {
+		r := newRound(t, reserves)
+		observe(t, r.term, append(things, gangSet("g", 3))...)
 		r.tick(time.Second)
 		r.wantReserved("")
 	})
