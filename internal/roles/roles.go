@@ -287,9 +287,13 @@ const mostBindWorkers = 64
 // each worker may be under way, each of two requests.
 func bindWorkersOf(qps float32) int { return max(1, min(mostBindWorkers, int(qps/4))) }
 
+// mostShards is how many shards of the queue there are at most.
+const mostShards = 256
+
 func (e *env) binder(ctx context.Context, g *errgroup.Group, id, listen string, cl Cluster) error {
 	r := role{role: coord.RoleBinder, id: id, options: []rpc.Option{
 		rpc.WithStreamRequestLimit(binderv1.BinderService_JudgeHypothetical_FullMethodName, pluginhost.LargestMessage),
+		rpc.WithAtOnce(binderv1.BinderService_PlaceGroup_FullMethodName, mostShards), // each asks for one group at a time, and those have the turn by priority
 	}}
 	if err := e.listen(&r, listen); err != nil {
 		return err

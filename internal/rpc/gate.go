@@ -217,7 +217,8 @@ const (
 // gates has a Gate for each unary method, so that calls that wait for etcd do not hold up those that read memory. A large
 // answer leaves it encoded, and counted as unread. Health passes: who asks for it would take a refusal for illness.
 type gates struct {
-	byMethod sync.Map // *Gate by full method; unknown methods do not get here
+	byMethod sync.Map       // *Gate by full method; unknown methods do not get here
+	atOnce   map[string]int // by full method, where it is not methodAtOnce
 	unread   *unread
 }
 
@@ -227,7 +228,7 @@ func (g *gates) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	}
 	gate, ok := g.byMethod.Load(info.FullMethod)
 	if !ok {
-		gate, _ = g.byMethod.LoadOrStore(info.FullMethod, newGate(methodAtOnce, methodWaiting, methodBusyFor))
+		gate, _ = g.byMethod.LoadOrStore(info.FullMethod, newGate(cmp.Or(g.atOnce[info.FullMethod], methodAtOnce), methodWaiting, methodBusyFor))
 	}
 	leave, err := gate.(*Gate).Enter(ctx)
 	if err != nil {

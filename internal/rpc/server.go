@@ -52,6 +52,7 @@ type Option func(*options)
 type options struct {
 	requestLimit     int
 	streamLimits     map[string]int // by method
+	atOnce           map[string]int // likewise
 	deadline         time.Duration
 	drainFor         time.Duration
 	connAge, ageLeft time.Duration
@@ -74,6 +75,16 @@ func WithStreamRequestLimit(method string, bytes int) Option {
 			o.streamLimits = make(map[string]int)
 		}
 		o.streamLimits[method] = bytes
+	}
+}
+
+// WithAtOnce sets how many calls of a unary method run at a time; by default it is 16. For calls that wait for each other in an order of their own: what waits for its turn here knows none.
+func WithAtOnce(method string, calls int) Option {
+	return func(o *options) {
+		if o.atOnce == nil {
+			o.atOnce = make(map[string]int)
+		}
+		o.atOnce[method] = calls
 	}
 }
 
@@ -148,7 +159,7 @@ func NewServer(cfg Config, name string, opts ...Option) *Server {
 	}
 	identities.TransportCredentials = transport
 	// Behind access and guard, so that who may not call takes nobody's place.
-	gates := &gates{unread: s.unread}
+	gates := &gates{unread: s.unread, atOnce: o.atOnce}
 	serverOptions = append(serverOptions,
 		grpc.MaxRecvMsgSize(o.requestLimit),
 		grpc.MaxSendMsgSize(cfg.Largest),

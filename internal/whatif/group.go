@@ -67,7 +67,7 @@ func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutc
 }
 
 // ConfirmGroup finds out whether pods that PlaceGroup has placed still fit where they were, each, as it is now, and their nodes are in the same domain: not whether they would be placed there. One that does not gets another node of the
-// domain, which found says then. If there is none, what was found is not to be placed.
+// domain, which found says then. Those for which there is none are Missed; if enough are left without them, these are to be placed.
 func ConfirmGroup(w *World, key cluster.GroupKey, found *GroupOutcome) (fits bool, err error) {
 	err = w.Try(func() error {
 		var left []*PodOutcome
@@ -95,25 +95,69 @@ func ConfirmGroup(w *World, key cluster.GroupKey, found *GroupOutcome) (fits boo
 			}
 			left = still
 		}
-		// 2. Elsewhere.
-		for more := true; more && len(left) > 0; {
-			more = false
-			still := left[:0]
-			for _, p := range left {
-				ok, err := t.moves(p, d)
-				if err != nil {
-					return err
-				}
-				if more = more || ok; !ok {
-					still = append(still, p)
-				}
+		// 2. Elsewhere, near the others if the group prefers that.
+		for level := len(t.group.Preferred); level >= 0; level-- {
+			near := d.nodes
+			if level > 0 && len(left) > 0 {
+				near = t.nearTo(found, left, d, level)
 			}
-			left = still
+			for more := true; more && len(left) > 0; {
+				more = false
+				still := left[:0]
+				for _, p := range left {
+					ok, err := t.moves(p, near)
+					if err != nil {
+						return err
+					}
+					if more = more || ok; !ok {
+						still = append(still, p)
+					}
+				}
+				left = still
+			}
 		}
-		fits = len(left) == 0
+		// 3. Enough of them?
+		placed := -len(left)
+		for k := range found.Pods {
+			if found.Pods[k].Outcome == Placed {
+				placed++
+			}
+		}
+		if fits = placed > 0 && found.Fit-len(left) >= found.Wants; fits {
+			found.Fit -= len(left)
+			for _, p := range left {
+				p.Outcome, p.Node, p.Volumes, p.Missed = Unplaced, "", nil, true
+			}
+		}
 		return nil
 	})
 	return fits, err
+}
+
+// nearTo returns the nodes of a domain that are where pods have been confirmed already, by so many of the labels that the group prefers.
+func (t *trial) nearTo(found *GroupOutcome, left []*PodOutcome, d *domain, level int) cluster.Bitmap {
+	st := t.w.State()
+	in := domainOf(st, append(slices.Clone(t.group.Topology), t.group.Preferred[:level]...))
+	there, lacks := make(map[string]bool), make(map[*PodOutcome]bool)
+	for _, p := range left {
+		lacks[p] = true
+	}
+	for k := range found.Pods {
+		if p := &found.Pods[k]; p.Outcome == Placed && !lacks[p] {
+			if name, ok := in(st.Nodes.ByName(p.Node)); ok {
+				there[name] = true
+			}
+		}
+	}
+	near := cluster.NewBitmap(st.Nodes.Len())
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if d.nodes.Has(i) {
+			if name, ok := in(i); ok && there[name] {
+				near.Set(i)
+			}
+		}
+	}
+	return near
 }
 
 // confirming returns what places pods in the domain that was found; nil: it is not theirs any more, or one of them is not what it was.
@@ -163,12 +207,13 @@ func (t *trial) stays(p *PodOutcome, d *domain) (ok bool, err error) {
 	return t.confirm(p, node)
 }
 
-// moves assumes a pod on the node that is the best for it by now.
-func (t *trial) moves(p *PodOutcome, d *domain) (ok bool, err error) {
+// moves assumes a pod on the node among some that is the best for it by now.
+func (t *trial) moves(p *PodOutcome, among cluster.Bitmap) (ok bool, err error) {
 	if err := t.w.Between(); err != nil {
 		return false, err
 	}
-	node, _, ok := t.best(p.Pod, d.nodes)
+	clear(t.failed) // which is of a domain
+	node, _, ok := t.best(p.Pod, among)
 	if !ok {
 		return false, nil
 	}

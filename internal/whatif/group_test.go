@@ -1,6 +1,7 @@
 package whatif
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -353,4 +354,61 @@ func TestPlaceKeepsGangsTogether(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// TestAGroupIsConfirmedAsFarAsItFits has nodes taken on which places were found.
+func TestAGroupIsConfirmedAsFarAsItFits(t *testing.T) {
+	rack := func(name, rack string, cpu int64) cluster.Node {
+		n := aNode(name, "z", cpu)
+		n.Labels = append(n.Labels, cluster.Label{Key: "example.com/rack", Value: rack})
+		return n
+	}
+	filled := func(node string) source.Event { return setPod(on(aPod("y-"+node, 900), node)) }
+	for _, tt := range []struct {
+		what  string
+		group cluster.PodGroup
+		more  []source.Event
+		want  string // where they are; "-": nowhere, and it was not found out why
+	}{
+		{"nothing is taken", cluster.PodGroup{Gang: true, MinCount: 2}, nil, "a1 a2"},
+		{"a place is, and there is another", cluster.PodGroup{Gang: true, MinCount: 2}, []source.Event{filled("a1"), setNode(rack("b1", "b", 9000))}, "b1 a2"},
+		{"a place is, and there is a near one", cluster.PodGroup{Gang: true, MinCount: 2, Preferred: []string{"example.com/rack"}}, []source.Event{filled("a1"), setNode(rack("b1", "b", 9000)), setNode(rack("a3", "a", 1000))}, "a3 a2"},
+		{"a place is, and there is none near", cluster.PodGroup{Gang: true, MinCount: 2, Preferred: []string{"example.com/rack"}}, []source.Event{filled("a1"), setNode(rack("b1", "b", 9000))}, "b1 a2"},
+		{"a place is, and there is no other in the rack", cluster.PodGroup{Gang: true, MinCount: 2, Topology: []string{"example.com/rack"}}, []source.Event{filled("a1"), setNode(rack("b1", "b", 9000))}, ""},
+		{"a place is, and there is no other", cluster.PodGroup{Gang: true, MinCount: 2}, []source.Event{filled("a1")}, ""},
+		{"one is enough", cluster.PodGroup{Gang: true, MinCount: 1}, []source.Event{filled("a1")}, "- a2"},
+		{"it is no gang", cluster.PodGroup{}, []source.Event{filled("a1")}, "- a2"},
+		{"it is no gang, and none is left", cluster.PodGroup{}, []source.Event{filled("a1"), filled("a2")}, ""},
+	} {
+		tt.group.Name = "g"
+		events := []source.Event{
+			setNode(rack("a1", "a", 1000)), setNode(rack("a2", "a", 1000)), setGroup(tt.group),
+			setPod(ofGroup(aPod("p", 1000), "g")), setPod(ofGroup(aPod("q", 1000), "g")),
+		}
+		var found GroupOutcome
+		try(t, sandbox(t, events...), func(w *World) (err error) {
+			found, err = PlaceGroup(w, groupKey("g"), ids(w.State(), "g"))
+			return err
+		})
+		try(t, sandbox(t, append(events, tt.more...)...), func(w *World) error {
+			fits, err := ConfirmGroup(w, groupKey("g"), &found)
+			var at []string
+			for _, p := range found.Pods {
+				if p.Missed != (p.Outcome == Unplaced) {
+					t.Errorf("%s: %+v", tt.what, p)
+				}
+				at = append(at, cmp.Or(p.Node, "-"))
+			}
+			slices.Sort(at)
+			want := strings.Fields(tt.want)
+			slices.Sort(want)
+			if fits != (tt.want != "") || fits && !slices.Equal(at, want) {
+				t.Errorf("%s: %v, %v; want %q", tt.what, fits, at, tt.want)
+			}
+			if missed := strings.Count(tt.want, "-"); fits && found.Fit != 2-missed {
+				t.Errorf("%s: %d fit", tt.what, found.Fit)
+			}
+			return err
+		})
+	}
 }

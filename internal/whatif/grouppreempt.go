@@ -3,6 +3,7 @@ package whatif
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 
@@ -126,23 +127,9 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 			return GroupPreemption{}, false, err
 		}
 	}
-	err = w.Try(func() error {
-		for _, id := range now.Found.Victims {
-			if err := w.Apply(cluster.PodRemoved{ID: id}); err != nil {
-				return err
-			}
-		}
-		at, placed, err := t.places(&d)
-		ok = before+placed >= t.wants
-		now.Nodes = make([]string, len(at))
-		for k, node := range at {
-			if node != cluster.NoNode {
-				now.Nodes[k] = st.Nodes.Spec[node].Name
-			}
-		}
-		return err
-	})
-	return now, ok, err
+	// Of them, fewer may have to go by now.
+	now, ok, err = t.makeRoom(&d, t.unitsOf(slices.Values(now.Found.Victims)), before)
+	return now, ok && len(now.Found.Victims) > 0 && now.Found.Violations <= found.Found.Violations, err
 }
 
 // mayGo reports whether victims are on nodes, less important than the group, and with them all of groups that are disrupted whole.
@@ -225,11 +212,23 @@ func importance(st *cluster.State, group *cluster.PodGroup, pods []cluster.PodID
 
 // units returns who may have to go for the group, the most important first, as kube-scheduler's moreImportantVictim has them.
 func (t *trial) units() []*unit {
+	return t.unitsOf(func(yield func(cluster.PodID) bool) {
+		for id := range t.w.State().Pods() {
+			if !yield(id) {
+				return
+			}
+		}
+	})
+}
+
+// unitsOf is units among some pods, by id.
+func (t *trial) unitsOf(pods iter.Seq[cluster.PodID]) []*unit {
 	st := t.w.State()
 	priority := t.priority()
 	var out []*unit
 	whole := make(map[cluster.GroupKey]*unit)
-	for id, row := range st.Pods() {
+	for id := range pods {
+		row := st.Pod(id)
 		if row.Node == cluster.NoNode {
 			continue
 		}

@@ -230,7 +230,7 @@ func TestNobodyGoesForAGroupThatFitsByNow(t *testing.T) {
 		want int // go
 	}{
 		{"nothing has changed", nil, 2},
-		{"there is room for one", []source.Event{setNode(aNode("n2", "z", 1000))}, 2},
+		{"there is room for one", []source.Event{setNode(aNode("n2", "z", 1000))}, 1},
 		{"there is room for both", []source.Event{setNode(aNode("n2", "z", 2000))}, 0},
 		{"a victim is more important", []source.Event{setPod(on(prior(aPod("low-2", 1000), 10), "n1"))}, 0},
 		{"one is gone", []source.Event{gonePod("low-2")}, 1},

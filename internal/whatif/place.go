@@ -61,6 +61,8 @@ type PodOutcome struct {
 	Message  string
 	// Elsewhere is how many nodes could take it that are not in the domain of its group. Of PlaceGroup only.
 	Elsewhere int
+	// Missed says that another pod has taken its place, and it was not found out why there is none else. Of ConfirmGroup only.
+	Missed bool
 }
 
 // FitMessage is Message with the nodes of other domains, as kube-scheduler words it.

@@ -35,8 +35,8 @@ type groups struct {
 	turns   groupTurns      // of who uses the rest
 	sandbox *whatif.Sandbox // nil: there is none
 	config  engine.EvaluatorConfig
-	vain    map[cluster.GroupKey]time.Time // when nobody was found who could go for them
-	long    map[string]time.Time           // by uid, since when each search of them has taken too long, while they hold room
+	vain    map[string]lookedInVain // by uid
+	long    map[string]time.Time    // by uid, since when each search of them has taken too long, while they hold room
 	// disturbed is how often in a row something has changed each time that they were tried.
 	disturbed map[cluster.GroupKey]int
 	reserve   reservations
@@ -390,6 +390,10 @@ func (g *grouped) leave() {
 // leaveOne says why a pod is not placed.
 func (g *grouped) leaveOne(n, i int) {
 	out, found := &g.outcomes[i], &g.found.Pods[n]
+	if found.Missed {
+		out.Outcome.Result, out.Error = binderv1.Outcome_RESULT_RETRY, whyDisturbed
+		return
+	}
 	out.Outcome.Result = binderv1.Outcome_RESULT_NO_FIT
 	if found.Outcome != whatif.Placed {
 		out.Nodes, out.Verdicts = int32(found.Nodes), wire.ToVerdicts(found.Verdicts)

@@ -15,6 +15,7 @@ import (
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/whatif"
+	"github.com/berth-scheduler/berth/internal/wire"
 )
 
 // ofGroup makes a pod one of a PodGroup.
@@ -170,7 +171,7 @@ func TestAPreferenceIsFollowedAsItIsWhenTheGangIsPlaced(t *testing.T) {
 				return []any{preferring}
 			}
 			return []any{on(pod(fmt.Sprint("y-", tried), 100), "r1-a")}
-		}, triesAside, "busy busy"},
+		}, triesAside, "retry retry"},
 		{"something changes each time", preferring, func(tried int) []any {
 			return []any{on(pod(fmt.Sprint("y-", tried), 100), "r1-a")}
 		}, triesAside, "assumed assumed"},
@@ -563,5 +564,37 @@ func TestAGroupWhoseSearchTakesTooLongKeepsItsNominationsForAWhile(t *testing.T)
 		if got := g.keeps(key, now); got != tt.want {
 			t.Errorf("after %v more: %v, want %v", tt.after, got, tt.want)
 		}
+	}
+}
+
+// TestAGangOfWhichItIsNotLookedAgainWhoCouldGoIsSpokenOfAsOfThen: what has happened since may help, and wakes it.
+func TestAGangOfWhichItIsNotLookedAgainWhoCouldGoIsSpokenOfAsOfThen(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000), node("b", 100), on(prior(pod("v", 1000), 10), "a"), gangSet("g", 1), prior(ofGroup(pod("p", 1000), "g"), 10))
+	try := func() (*grouped, cluster.Version) {
+		t.Helper()
+		req := &binderv1.PlaceGroupRequest{Namespace: "default", Name: "g"}
+		now := cluster.Version{}
+		term.ledger.read(func(st *cluster.State) {
+			id, _ := st.PodByUID("p")
+			req.Pods, now = []*binderv1.PodAttempt{{Id: int32(id), Uid: "p", Attempt: 1}}, st.Version()
+		})
+		g := &grouped{key: cluster.GroupKey{Namespace: "default", Name: "g"}, req: req}
+		if _, err := term.tryAndPlace(t.Context(), g); err != nil {
+			t.Fatal(err)
+		}
+		if err := term.preemptForGroup(t.Context(), g); err != nil {
+			t.Fatal(err)
+		}
+		return g, now
+	}
+	first, then := try()
+	if got := wire.Version(first.resp.GetVersion()); got != then || first.resp.GetPreempts() {
+		t.Fatalf("as of %v, preempts: %v; want %v", got, first.resp.GetPreempts(), then)
+	}
+	observe(t, term, on(prior(pod("v", 1000), 1), "a"), on(pod("w", 10), "b"))
+	second, now := try()
+	if got := wire.Version(second.resp.GetVersion()); got != then || now == then || second.resp.GetPreempts() {
+		t.Errorf("as of %v, preempts: %v; want %v, and it is %v", got, second.resp.GetPreempts(), then, now)
 	}
 }

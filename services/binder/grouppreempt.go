@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/logs"
+	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/whatif"
 	"github.com/berth-scheduler/berth/internal/wire"
@@ -21,7 +24,9 @@ const groupWaits = "pod group is waiting for preemption to complete"
 // The caller has the turn of groups.
 func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 	switch {
-	case len(g.pods) == 0, g.found.Placed, g.found.Waits, g.resp.GetPreempts(), !t.groups.looks(g.key, time.Now()):
+	case len(g.pods) == 0, g.found.Placed, g.found.Waits, g.resp.GetPreempts():
+		return nil
+	case !t.groups.looks(g, time.Now()): // what has happened since it was looked may help: so it is said as of then
 		return nil
 	case t.preempting.full(): // else nothing might wake it
 		g.end(binderv1.Outcome_RESULT_BUSY, "as many preemptions are under way as may be")
@@ -46,6 +51,8 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 			return err
 		})
 		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", context.Cause(ctx)))
 		case err != nil:
 			why = "preemption: " + err.Error()
 		case found.Fits || len(now.pods) == 0:
@@ -53,7 +60,7 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 			return nil
 		}
 		if err != nil || !ok {
-			t.groups.hopeless(g.key, time.Now())
+			t.groups.hopeless(g, time.Now())
 			g.resp.Message = joined(g.resp.GetMessage(), why)
 			return nil
 		}
@@ -66,7 +73,7 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 		}
 		t.conflict(conflictVictims)
 	}
-	t.groups.hopeless(g.key, time.Now())
+	t.groups.hopeless(g, time.Now())
 	g.resp.Message = joined(g.resp.GetMessage(), "preemption: "+whyDisturbed)
 	return nil
 }
@@ -128,17 +135,30 @@ const lookAgain = 10 * time.Second
 // mostHopeless bounds of how many groups it is remembered that nobody was found.
 const mostHopeless = 1 << 12
 
-// looks reports whether it is looked for who could go for a group: that takes long where pods are many.
-func (g *groups) looks(key cluster.GroupKey, now time.Time) bool {
-	return now.Sub(g.vain[key]) >= lookAgain
+// lookedInVain is that nobody was found who could go for a group.
+type lookedInVain struct {
+	at      time.Time
+	version cluster.Version // of the state
+}
+
+// looks reports whether it is looked for who could go for a group: that takes long where pods are many. If not, what is said of the group is as of when it was looked last.
+func (g *groups) looks(of *grouped, now time.Time) bool {
+	was, ok := g.vain[of.uid]
+	if !ok || now.Sub(was.at) >= lookAgain {
+		return true
+	}
+	if was.version.Less(of.version) {
+		of.resp.Version = wire.ToVersion(was.version)
+	}
+	return false
 }
 
 // hopeless notes that nobody was found.
-func (g *groups) hopeless(key cluster.GroupKey, now time.Time) {
+func (g *groups) hopeless(of *grouped, now time.Time) {
 	if g.vain == nil || len(g.vain) >= mostHopeless {
-		g.vain = make(map[cluster.GroupKey]time.Time)
+		g.vain = make(map[string]lookedInVain)
 	}
-	g.vain[key] = now
+	g.vain[of.uid] = lookedInVain{now, of.version}
 }
 
 // joined adds a text to another.

@@ -392,7 +392,7 @@ func TestAGangThatPreemptsNeedsNoRoomReserved(t *testing.T) {
 	r.wantReserved("p on b, q on a")
 	observe(t, r.term, node("d", 1000), on(prior(pod("v", 1000), -1), "d"), node("e", 1000), on(prior(pod("w", 1000), -1), "e"))
 	r.now = r.now.Add(lookAgain)
-	delete(r.groups.vain, cluster.GroupKey{Namespace: "default", Name: "g"})
+	clear(r.groups.vain)
 	if resp := r.gang("g"); !resp.GetPreempts() {
 		t.Fatalf("it does not preempt: %v", resp)
 	}

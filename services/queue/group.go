@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -18,8 +19,8 @@ import (
 )
 
 const (
-	// groupWithin is how long the binder may take for the pods of a PodGroup each time that it is asked, its turn among other groups included.
-	groupWithin = time.Minute
+	// groupWithin is how long the binder may take for the pods of a PodGroup each time that it is asked, its turn among other groups included: so long that one that comes to its end is rare.
+	groupWithin = 10 * time.Minute
 	// groupPatience is for how long others of a shard wait for the pods of a PodGroup.
 	groupPatience = 100 * time.Millisecond
 )
@@ -30,8 +31,11 @@ const (
 // is settled. So a shard asks about one group at a time, and its driver alone says what becomes of it.
 type placing struct {
 	c        *cycle
-	answered chan struct{} // closed when the binder has answered
-	behind   []*cycle      // of other groups that have had their turn meanwhile
+	at       pending.InLine     // where its first pod stands, if others do not wait for it
+	cancel   context.CancelFunc // ends the question
+	given    bool               // it has been: the pods are to be tried again
+	answered chan struct{}      // closed when the binder has answered
+	behind   []*cycle           // of other groups that have had their turn meanwhile
 
 	// Once it has answered:
 	response *binderv1.PlaceGroupResponse
@@ -41,9 +45,11 @@ type placing struct {
 
 // placeGroup has the binder place the pods of the batch, which are those of a PodGroup that wait.
 func (c *cycle) placeGroup(ctx context.Context) error {
-	if c.placing != nil {
-		c.placing.behind = append(c.placing.behind, c)
-		c.leaveGroup()
+	if p := c.placing; p != nil {
+		p.behind = append(p.behind, c)
+		if at := c.leaveGroup(); at.Outranks(p.at) {
+			p.giveUp()
+		}
 		return nil
 	}
 	c.logGroup()
@@ -55,20 +61,29 @@ func (c *cycle) placeGroup(ctx context.Context) error {
 		return p.settle(ctx)
 	case <-timer.C:
 	}
-	c.placing = p
-	c.leaveGroup()
+	c.placing, p.at = p, c.leaveGroup()
 	return nil
 }
 
-// leaveGroup leaves the pods in flight, and nobody waits for them any more.
-func (c *cycle) leaveGroup() {
+// giveUp ends the question: another group comes first, or nobody waits for the answer. Whatever the binder has done, the log tells.
+func (p *placing) giveUp() {
+	p.given = true
+	p.cancel()
+}
+
+// leaveGroup leaves the pods in flight, and nobody waits for them any more. It returns where the first of them stands.
+func (c *cycle) leaveGroup() (first pending.InLine) {
 	c.aside = true
 	c.progress++
 	c.sh.with(func(q *pending.Queue, _ time.Time) {
+		known := false
 		for _, a := range c.attempts {
-			q.Leave(a.Attempt)
+			if at, ok := q.Leave(a.Attempt); ok && !known {
+				first, known = at, true
+			}
 		}
 	})
+	return first
 }
 
 // askForGroup asks the binder.
@@ -84,10 +99,12 @@ func (c *cycle) askForGroup(ctx context.Context) *placing {
 	c.s.mu.Unlock()
 	start := time.Now()
 	c.s.floors.works(c.sh.number, start.Add(stalled))
-	p := &placing{c: c, answered: make(chan struct{})}
+	ctx, cancel := context.WithCancel(ctx)
+	p := &placing{c: c, cancel: cancel, answered: make(chan struct{})}
 	d := c.driver
 	d.searches.Go(func() {
 		defer close(p.answered)
+		defer cancel()
 		p.response, p.err = askBinderWithin(ctx, d, groupWithin, len(request.GetPods()), always, func(ctx context.Context, binder binderv1.BinderServiceClient) (*binderv1.PlaceGroupResponse, error) {
 			return binder.PlaceGroup(ctx, request)
 		})
@@ -106,16 +123,30 @@ func (d *driver) placed() <-chan struct{} {
 
 // settlePlaced settles a group that others have not waited for, if the binder has answered, and has those behind it tried.
 func (d *driver) settlePlaced(ctx context.Context) error {
-	select {
-	case <-d.placed():
-	default:
+	p := d.placing
+	if p == nil {
 		return nil
 	}
-	p := d.placing
+	select {
+	case <-p.answered:
+	default:
+		if !p.given && !p.waitedFor() {
+			p.giveUp()
+		}
+		return nil
+	}
 	d.placing = nil
 	err := p.settle(ctx)
 	p.finish()
 	return err
+}
+
+// waitedFor reports whether one of the pods is in flight still.
+func (p *placing) waitedFor() (runs bool) {
+	p.c.sh.peek(func(q *pending.Queue) {
+		runs = slices.ContainsFunc(p.c.attempts, func(a *attempt) bool { return q.Runs(a.Attempt) })
+	})
+	return runs
 }
 
 // abandon ends what is remembered of a group of which it is not heard any more what becomes of it.
@@ -131,8 +162,12 @@ func (d *driver) abandon() {
 func (p *placing) finish() {
 	p.c.finish()
 	for _, c := range p.behind {
-		again(c.attempts, "group_behind")
-		c.finish()
+		c.sh.with(func(q *pending.Queue, now time.Time) {
+			for _, a := range c.attempts {
+				q.PutBack(now, a.Attempt)
+			}
+		})
+		c.endTraces()
 	}
 }
 
@@ -156,6 +191,9 @@ func (p *placing) settle(ctx context.Context) error {
 		err = errNoOutcome
 	case status.Code(err) == codes.Aborted:
 		again(c.attempts, "aborted")
+		return nil
+	case err != nil && p.given && ctx.Err() == nil && !errors.Is(err, errShardLost):
+		again(c.attempts, "group_outranked")
 		return nil
 	case errors.Is(err, errShardLost) || ctx.Err() != nil:
 		return err

@@ -196,6 +196,13 @@ func TestAGroupThatIsSearchedForLongKeepsNobodyBehindItButGroups(t *testing.T) {
 	if len(asked) > 0 {
 		t.Errorf("%s is tried beside another group", <-asked)
 	}
+	group("urgent", 2000)
+	for _, want := range []string{"urgent", "long"} { // which was asked about for nobody any more
+		if is := <-asked; is != want {
+			t.Errorf("%s is tried, want %s", is, want)
+		}
+	}
+	inFlight("second")
 	close(answer)
 	for _, want := range []string{"first", "second"} {
 		if is := <-asked; is != want {
@@ -207,6 +214,11 @@ func TestAGroupThatIsSearchedForLongKeepsNobodyBehindItButGroups(t *testing.T) {
 			is := pending(t, q)[name+"-1"]
 			return is != nil && is.GetState() == queuev1.State_STATE_UNSCHEDULABLE
 		})
+	}
+	for name, want := range map[string]int32{"long": 2, "first": 1, "second": 1} { // to be behind another is no attempt
+		if n := pending(t, q)[name+"-1"].GetAttempts(); n != want {
+			t.Errorf("%s: %d attempts, want %d", name, n, want)
+		}
 	}
 	group("endless", 1000)
 	for is := ""; is != "endless"; is = <-asked {

@@ -204,9 +204,10 @@ func TestTheTracesOfAPodGroupSayHowItsAttemptsEnded(t *testing.T) {
 		why  string
 		want string
 	}{
-		"placed":   {of: binderv1.Outcome_RESULT_ASSUMED, want: "scheduled"},
-		"unplaced": {of: binderv1.Outcome_RESULT_NO_FIT, want: "unschedulable"},
-		"busy":     {of: binderv1.Outcome_RESULT_BUSY, why: "something has changed", want: "retry"},
+		"placed":     {of: binderv1.Outcome_RESULT_ASSUMED, want: "scheduled"},
+		"unplaced":   {of: binderv1.Outcome_RESULT_NO_FIT, want: "unschedulable"},
+		"comes back": {of: binderv1.Outcome_RESULT_RETRY, why: "something has changed", want: "retry"},
+		"busy":       {of: binderv1.Outcome_RESULT_BUSY, want: "error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			checkLeaks(t)

@@ -4,7 +4,7 @@
 // # Where a pod is
 //
 // A pod that a [Queue] holds is in exactly one [Place]. [Queue.Apply] and [Queue.Reset] follow the log; [Queue.Pop] hands
-// out attempts, and Retry, Postpone, Await, Fail and Reject take their outcomes in; Recheck and Activate bring pods back.
+// out attempts, and Retry, PutBack, Postpone, Await, Fail and Reject take their outcomes in; Recheck and Activate bring pods back.
 //
 //	                       enters
 //	          ┌───────────────┴───────────────┐

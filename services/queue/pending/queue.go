@@ -382,6 +382,14 @@ func (q *Queue) Retry(now time.Time, a Attempt) {
 	}
 }
 
+// PutBack puts an attempt's pod back as if it had not been popped: nobody has tried it.
+func (q *Queue) PutBack(now time.Time, a Attempt) {
+	if e := q.inFlight(a); e != nil {
+		e.attempts--
+		q.move(now, e, Active, "")
+	}
+}
+
 // Postpone has an attempt's pod back off for a second at most: nothing is known against it, but others go first, for it would be as it was.
 func (q *Queue) Postpone(now time.Time, a Attempt) {
 	if e := q.inFlight(a); e != nil {
@@ -417,6 +425,12 @@ type InLine struct{ rank rank }
 // Compare orders as the queue does: negative if a pod comes before another one.
 func (l InLine) Compare(other InLine) int {
 	return cmp.Or(cmp.Compare(l.rank.order, other.rank.order), l.rank.compare(&other.rank)) // who has been tried by an older order of a plugin has been before
+}
+
+// Outranks reports whether a pod comes before another one whenever they have come.
+func (l InLine) Outranks(other InLine) bool {
+	l.rank.entered, l.rank.arrival, other.rank.entered, other.rank.arrival = 0, 0, 0, 0
+	return l.Compare(other) < 0
 }
 
 // Leave leaves an attempt's pod in flight, until it has an outcome, and has no other shard wait for it: it may take long. False: the attempt is void.
