@@ -278,3 +278,55 @@ func TestPodsOfTheClusterAreComparedOnlyForThoseWhoMayListThem(t *testing.T) {
 		}
 	}
 }
+
+// podReaders is a reviewer for whom everyone may do everything, but only "admin" may list pods, and "ann" those of her own namespace.
+type podReaders struct{ tenants }
+
+func (podReaders) Allowed(_ context.Context, c access.Caller, p access.Permission) (bool, string, error) {
+	return p.Verb != "list" || p.Resource != "pods" || c.User == "admin" || c.User == "ann" && p.Namespace == "ann", "", nil
+}
+
+// What there is of a PodGroup, how much of it is placed, and the names of its pods, are for those who may list pods there: a PodGroup that a question brings takes the place of one that there is.
+func TestGroupsAreToldToThoseWhoMayListTheirPods(t *testing.T) {
+	guard, err := access.NewGuard(access.GuardConfig{Reviewer: podReaders{}, Rate: 1e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, func(_ *gateway.Config, b *berth) { b.guard = guard }, withState(stateOf(t, 7, racks()...)))
+	const group = "apiVersion: scheduling.k8s.io/v1alpha2\nkind: PodGroup\nmetadata: {name: there, namespace: default}\nspec: {schedulingPolicy: {gang: {minCount: 1}}, schedulingConstraints: {topology: [{key: no/such-label}]}}\n"
+	const lone = "apiVersion: v1\nkind: Pod\nmetadata: {name: guess, namespace: default}\nspec: {schedulerName: berth, containers: [{name: c, image: i}]}\n"
+	member := strings.Replace(lone, "spec: {", "spec: {schedulingGroup: {podGroupName: there}, ", 1)
+	many := ""
+	for k := range 9 {
+		many += "---\n" + strings.Replace(group, "default", fmt.Sprint("ns-", k), 1)
+	}
+	elsewhere := strings.ReplaceAll(group+"---\n"+member, "namespace: default", "namespace: ann")
+	for what, c := range map[string]struct {
+		manifests, user string
+		may             bool
+	}{
+		"a group and a pod of it": {group + "---\n" + member, "ann", false}, "a pod of a group": {member, "ann", false}, "a group alone": {group + "---\n" + lone, "ann", false},
+		"no group": {lone, "ann", true}, "what she may list": {elsewhere, "ann", true}, "many groups": {many + "---\n" + lone, "ann", false}, "all that one may list": {group + "---\n" + member, "admin", true},
+	} {
+		for method, ask := range map[string]func() (fmt.Stringer, error){
+			"WhatIf": func() (fmt.Stringer, error) {
+				return b.client.WhatIf(b.as(c.user), &schedulingv1.WhatIfRequest{Manifests: c.manifests})
+			},
+			"GetCapacity": func() (fmt.Stringer, error) {
+				return b.client.GetCapacity(b.as(c.user), &schedulingv1.GetCapacityRequest{Manifest: c.manifests})
+			},
+			"Compare": func() (fmt.Stringer, error) {
+				return b.client.Compare(b.as(c.user), &schedulingv1.CompareRequest{Manifests: c.manifests})
+			},
+		} {
+			got, err := ask()
+			if denied := status.Code(err) == codes.PermissionDenied; denied == c.may {
+				t.Errorf("%s about %s: %v, %v; want an answer: %v", method, what, got, err, c.may)
+			}
+		}
+	}
+	got, err := b.client.WhatIf(b.as("admin"), &schedulingv1.WhatIfRequest{Manifests: group + "---\n" + member})
+	if err != nil || !strings.Contains(got.String(), "default/pod-000") {
+		t.Errorf("who may list them is told %v, %v, want a pod of the group", got, err)
+	}
+}

@@ -137,26 +137,29 @@ func (s *Service) Compare(ctx context.Context, req *schedulingv1.CompareRequest)
 }
 
 // mayBring returns what keeps the caller from asking about manifests. They are read in turns of the caller's; whether the caller may ask about their
-// claims is asked when nobody waits for these, nor yet for the sandbox. As many callers may be at that as there may be calls, and a small manifest may stand
-// for many pods: so nothing is kept of them but the namespaces of claims, and they are read again in the sandbox.
+// claims and PodGroups is asked when nobody waits for these, nor yet for the sandbox. As many callers may be at that as there may be calls, and a small manifest may stand
+// for many pods: so nothing is kept of them but namespaces, and they are read again in the sandbox.
 func (s *Service) mayBring(ctx context.Context, field, manifests string, times int32) error {
-	namespaces, err := s.claimNamespaces(ctx, field, manifests, times)
+	about, err := s.namespacesOf(ctx, field, manifests, times)
 	if err != nil {
 		return err
 	}
-	var right answer.ClaimRight = func(namespace string) (bool, error) { return access.MayReadClaims(ctx, namespace) }
-	return right.Check(field, namespaces)
+	rights := answer.Rights{
+		Claims: func(namespace string) (bool, error) { return access.MayReadClaims(ctx, namespace) },
+		Pods:   func(namespace string) (bool, error) { return access.MayListPods(ctx, namespace) },
+	}
+	return rights.Check(field, about)
 }
 
-func (s *Service) claimNamespaces(ctx context.Context, field, manifests string, times int32) ([]string, error) {
+func (s *Service) namespacesOf(ctx context.Context, field, manifests string, times int32) (about whatif.Namespaces, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QuestionFor)
 	defer cancel()
 	turn, err := rpc.TakeTurn(ctx)
 	if err != nil {
-		return nil, err
+		return about, err
 	}
 	defer turn.End()
-	return answer.ClaimNamespaces(whatif.WithPause(ctx, turn.Yield), field, manifests, times)
+	return answer.NamespacesOf(whatif.WithPause(ctx, turn.Yield), field, manifests, times)
 }
 
 // mayReadClaimsOf reports whether the caller may be told of the claims of a pod. If it has none, there is nothing to ask.

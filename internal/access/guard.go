@@ -167,6 +167,12 @@ func (g *Guard) Permit(ctx context.Context, method string, request any) error {
 // namespaces. Where callers are not known, everyone may. An error is one of Berth's.
 func MayNamePods(ctx context.Context) (bool, error) { return may(ctx, listPods) }
 
+// MayListPods reports whether an answer may tell of the pods of a namespace: whether the caller may list them. Where callers are not known, everyone may. An error
+// is one of Berth's.
+func MayListPods(ctx context.Context, namespace string) (bool, error) {
+	return may(ctx, Permission{Verb: "list", Resource: "pods", Namespace: namespace})
+}
+
 // MayReadClaims reports whether an answer may tell what claims of a namespace ask for, which there are, and what they are bound to: whether the
 // caller may list them. Where callers are not known, everyone may. An error is one of Berth's.
 func MayReadClaims(ctx context.Context, namespace string) (bool, error) {

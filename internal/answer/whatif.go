@@ -283,28 +283,38 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 	return response, nil
 }
 
-// ClaimRight reports whether whoever asks may list the claims of a namespace, "" for all. What becomes of a pod that names a claim
-// says whether there is such a claim, and where its volume is.
-type ClaimRight func(namespace string) (bool, error)
+// Rights report what whoever asks may list in a namespace, "" for all.
+type Rights struct {
+	// Claims: what becomes of a pod that names a claim says whether there is such a claim, and where its volume is.
+	Claims func(namespace string) (bool, error)
+	// Pods: what becomes of a pod of a PodGroup says how many others there are of it, and where, and may name one.
+	Pods func(namespace string) (bool, error)
+}
 
-// mostNamespaces bounds how often a ClaimRight is asked; who asks about more needs the right to all.
+// mostNamespaces bounds how often each of Rights is asked; who asks about more needs the right to all.
 const mostNamespaces = 8
 
-// Check returns what keeps whoever asks from asking about pods that have claims, or bringing claims, which may be in the stead of those that there are, in
-// these namespaces. It asks an API server, maybe: whoever calls it holds up nobody.
-func (right ClaimRight) Check(field string, namespaces []string) error {
-	if len(namespaces) > mostNamespaces {
-		namespaces = []string{""}
-	}
-	for _, namespace := range namespaces {
-		may, err := right(namespace)
-		switch {
-		case err != nil:
-			return err
-		case !may && namespace == "":
-			return rpc.Error(codes.PermissionDenied, access.ReasonNotAllowed, "%s: more than %d namespaces have claims, or pods with some: that needs the right to list persistentvolumeclaims in all namespaces", field, mostNamespaces)
-		case !may:
-			return rpc.Error(codes.PermissionDenied, access.ReasonNotAllowed, "%s: there are claims of namespace %s, or pods with some: that needs the right to list persistentvolumeclaims there", field, namespace)
+// Check returns what keeps whoever asks from asking about pods that have claims, or that name PodGroups, or from bringing claims or PodGroups, which may be in the stead of
+// those that there are, in these namespaces. It asks an API server, maybe: whoever calls it holds up nobody.
+func (r Rights) Check(field string, about whatif.Namespaces) error {
+	for _, of := range []struct {
+		namespaces       []string
+		may              func(namespace string) (bool, error)
+		things, resource string
+	}{{about.Claims, r.Claims, "claims", "persistentvolumeclaims"}, {about.Groups, r.Pods, "PodGroups", "pods"}} {
+		if len(of.namespaces) > mostNamespaces {
+			of.namespaces = []string{""}
+		}
+		for _, namespace := range of.namespaces {
+			may, err := of.may(namespace)
+			switch {
+			case err != nil:
+				return err
+			case !may && namespace == "":
+				return rpc.Error(codes.PermissionDenied, access.ReasonNotAllowed, "%s: more than %d namespaces have %s, or pods with some: that needs the right to list %s in all namespaces", field, mostNamespaces, of.things, of.resource)
+			case !may:
+				return rpc.Error(codes.PermissionDenied, access.ReasonNotAllowed, "%s: there are %s of namespace %s, or pods with some: that needs the right to list %s there", field, of.things, namespace, of.resource)
+			}
 		}
 	}
 	return nil
@@ -480,14 +490,14 @@ func read(ctx context.Context, field, manifests string, times int32) (load whati
 	return load, err
 }
 
-// ClaimNamespaces returns the namespaces of the claims that the manifests of a request are about, for [ClaimRight.Check]. It keeps nothing else of
+// NamespacesOf returns the namespaces that the manifests of a request are about, for [Rights.Check]. It keeps nothing else of
 // them: they may stand for far more than their size, and whoever asks has yet to wait for what others say of their rights, and for the sandbox.
-func ClaimNamespaces(ctx context.Context, field, manifests string, times int32) (namespaces []string, err error) {
+func NamespacesOf(ctx context.Context, field, manifests string, times int32) (about whatif.Namespaces, err error) {
 	err = reading(ctx, field, manifests, times, func(data []byte, times, limit int) error {
-		namespaces, err = whatif.ClaimNamespaces(ctx, data, times, limit)
+		about, err = whatif.NamespacesOf(ctx, data, times, limit)
 		return err
 	})
-	return namespaces, err
+	return about, err
 }
 
 func reading(ctx context.Context, field, manifests string, times int32, read func(data []byte, times, limit int) error) error {

@@ -3,8 +3,8 @@ package whatif
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -134,7 +134,7 @@ func TestWhatIsSaidOfPodsIsBounded(t *testing.T) {
 }
 
 // What a manifest is about is found out without what it stands for.
-func TestNamespacesOfClaimsAreFoundWithoutThePods(t *testing.T) {
+func TestNamespacesThatMatterAreFoundWithoutThePods(t *testing.T) {
 	set := func(kind, namespace, volumes string) string {
 		return "---\napiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: web, namespace: " + namespace + "}\nspec: {replicas: 5000, selector: {matchLabels: {app: web}}, " + kind +
 			"template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: i}], volumes: [" + volumes + "]}}}\n"
@@ -144,18 +144,20 @@ func TestNamespacesOfClaimsAreFoundWithoutThePods(t *testing.T) {
 		"---\napiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: named}\nspec: {containers: [{name: c, image: i}], volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]}\n" +
 		"---\napiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: ephemeral}\nspec: {containers: [{name: c, image: i}], volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]}\n" +
 		"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: c, namespace: brought}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n" +
-		"---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {name: v}\nspec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce]}\n")
-	var got []string
+		"---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {name: v}\nspec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce]}\n" +
+		"---\napiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: member}\nspec: {schedulingGroup: {podGroupName: g}, containers: [{name: c, image: i}]}\n" +
+		"---\napiVersion: scheduling.k8s.io/v1alpha2\nkind: PodGroup\nmetadata: {name: g, namespace: group}\nspec: {schedulingPolicy: {basic: {}}}\n")
+	var got Namespaces
 	var err error
-	if most := allocates(func() { got, err = ClaimNamespaces(t.Context(), input, 1, 20_000) }); most > 4<<20 {
+	if most := allocates(func() { got, err = NamespacesOf(t.Context(), input, 1, 20_000) }); most > 4<<20 {
 		t.Errorf("%d bytes are allocated for 10,000 pods that nobody needs yet", most)
 	}
-	if want := []string{"brought", "ephemeral", "named", "templates"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("%v, %v, want %v", got, err, want)
+	if want := (Namespaces{Claims: []string{"brought", "ephemeral", "named", "templates"}, Groups: []string{"group", "member"}}); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 	for _, bad := range []string{"a: b", "# nothing", "kind: List", "apiVersion: v1\nkind: Pod\nmetadata: {name: UP}\nspec: {}\n", set("replicas: x, ", "n", ""), set("", "a", "") + set("", "b", "") + set("", "c", "")} {
 		_, one := ReadWorkload(t.Context(), []byte(bad), 1, 10_000)
-		_, two := ClaimNamespaces(t.Context(), []byte(bad), 1, 10_000)
+		_, two := NamespacesOf(t.Context(), []byte(bad), 1, 10_000)
 		if one == nil || two == nil || one.Error() != two.Error() {
 			t.Errorf("%.30s: %v, and %v", bad, one, two)
 		}

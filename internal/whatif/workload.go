@@ -56,13 +56,23 @@ func ReadWorkload(ctx context.Context, data []byte, times, limit int) (Workload,
 	return r.out, nil
 }
 
-// ClaimNamespaces returns the namespaces of which claims matter to manifests that ReadWorkload reads: of claims in them, and of pods that have some.
-// It keeps nothing else, however many pods they stand for. It fails as ReadWorkload does.
-func ClaimNamespaces(ctx context.Context, data []byte, times, limit int) ([]string, error) {
-	r := workloadReader{times: max(times, 1), limit: limit, claiming: make(map[string]bool)}
-	err := r.read(ctx, data)
-	return slices.Sorted(maps.Keys(r.claiming)), err
+// Namespaces are those of which there is something that matters to a workload, sorted.
+type Namespaces struct {
+	Claims []string // of claims in it, and of pods that have some
+	Groups []string // of PodGroups in it, and of pods that name one: other pods of the group count
 }
+
+// NamespacesOf returns the namespaces that matter to manifests that ReadWorkload reads. It keeps nothing else, however many pods they stand for. It fails as
+// ReadWorkload does.
+func NamespacesOf(ctx context.Context, data []byte, times, limit int) (Namespaces, error) {
+	about := &matter{claims: make(map[string]bool), groups: make(map[string]bool)}
+	r := workloadReader{times: max(times, 1), limit: limit, about: about}
+	err := r.read(ctx, data)
+	return Namespaces{Claims: slices.Sorted(maps.Keys(about.claims)), Groups: slices.Sorted(maps.Keys(about.groups))}, err
+}
+
+// matter has the namespaces that matter to a workload.
+type matter struct{ claims, groups map[string]bool }
 
 // errNestedList is what becomes of a list in a list, which no tool writes.
 var errNestedList = errors.New("a list in a list: give its items one by one")
@@ -73,7 +83,7 @@ type workloadReader struct {
 	objects      int // what volumes are made of, and PodGroups
 	bytes        int // of the label sets of pods that have claims for themselves
 	out          Workload
-	claiming     map[string]bool // namespaces with claims; if not nil, out remains empty
+	about        *matter // if not nil, out remains empty
 }
 
 func (r *workloadReader) read(ctx context.Context, data []byte) error {
@@ -260,12 +270,18 @@ func (r *workloadReader) controller(head *workloadHead) (cluster.Controller, err
 // bring notes what is there before the pods.
 func (r *workloadReader) bring(o manifest.Object) {
 	e, ok := eventOf(o)
-	switch claim, is := e.Object.(*cluster.PersistentVolumeClaim); {
+	switch {
 	case !ok:
-	case r.claiming == nil:
+		return
+	case r.about == nil:
 		r.out.Objects = append(r.out.Objects, e)
-	case is:
-		r.claiming[claim.Namespace] = true
+		return
+	}
+	switch of := e.Object.(type) {
+	case *cluster.PersistentVolumeClaim:
+		r.about.claims[of.Namespace] = true
+	case *cluster.PodGroup:
+		r.about.groups[of.Namespace] = true
 	}
 }
 
@@ -282,9 +298,12 @@ func (r *workloadReader) add(pod source.Pod, replicas int, own []ownClaim) error
 			return fmt.Errorf("%w: the manifests stand for pods whose labels and claims' names have more than %d MiB", ErrTooMuch, maxSetBytes>>20)
 		}
 	}
-	if r.claiming != nil {
+	if r.about != nil {
 		if len(pod.Labels.Claims) > 0 && replicas > 0 {
-			r.claiming[pod.Namespace] = true
+			r.about.claims[pod.Namespace] = true
+		}
+		if pod.Group != "" && replicas > 0 {
+			r.about.groups[pod.Namespace] = true
 		}
 		return nil
 	}
