@@ -101,6 +101,35 @@ spec:
 	}
 }
 
+// TestGroupsOfCoschedulingAreAskedAbout by the name that they have here, which has a slash.
+func TestGroupsOfCoschedulingAreAskedAbout(t *testing.T) {
+	deltas := racks()
+	name := cluster.CoschedulingGroup("train")
+	deltas = append(deltas, cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: name, Gang: true, MinCount: 2}})
+	for id := 6; id < 8; id++ {
+		p := pod(id)
+		p.Pod.Group = name
+		deltas = append(deltas, p)
+	}
+	b := start(t, withState(stateOf(t, 7, deltas...)))
+	got, err := b.client.GetCapacity(b.ctx, &schedulingv1.GetCapacityRequest{PodGroup: name})
+	if err != nil || got.GetFit() != 2 || got.GetGroup().GetName() != name || got.GetGroup().GetPods() != 2 {
+		t.Errorf("how many fit: %v, %v, want 2 of %s with 2 pods each", got, err, name)
+	}
+	list, err := b.client.ListPods(b.ctx, &schedulingv1.ListPodsRequest{PodGroup: name})
+	if err != nil || len(list.GetPods()) != 2 || list.GetPods()[0].GetPodGroup() != name {
+		t.Errorf("its pods: %v, %v, want 2", list, err)
+	}
+	for _, bad := range []string{cluster.CoschedulingGroup(""), name + "/more", "other.example.com/train", "/train"} {
+		if _, err := b.client.ListPods(b.ctx, &schedulingv1.ListPodsRequest{PodGroup: bad}); !namesField(err, "pod_group") {
+			t.Errorf("the pods of %q: %v, want a violation of pod_group", bad, err)
+		}
+		if _, err := b.client.GetCapacity(b.ctx, &schedulingv1.GetCapacityRequest{PodGroup: bad}); !namesField(err, "pod_group") {
+			t.Errorf("how many of %q fit: %v, want a violation of pod_group", bad, err)
+		}
+	}
+}
+
 // TestTheGroupOfAPodIsTold of one that is placed, and of one that waits.
 func TestTheGroupOfAPodIsTold(t *testing.T) {
 	b := start(t, withState(stateOf(t, 7, racks()...)))

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-scheduler/berth/internal/cluster"
 	"github.com/berth-scheduler/berth/internal/rpc"
 )
 
@@ -103,6 +104,12 @@ func checkName(field, value string, required bool, max int) []rpc.Violation {
 		return []rpc.Violation{{Field: field, Description: "not a name: it contains a slash or a NUL"}}
 	}
 	return nil
+}
+
+// checkGroup returns what is wrong with the name of a group in a request: that of a PodGroup, which has more before it if it is one of Coscheduling.
+func checkGroup(value string) []rpc.Violation {
+	name, more := strings.CutPrefix(value, cluster.CoschedulingGroup(""))
+	return checkName("pod_group", name, more, maxObject)
 }
 
 // The longest names that Kubernetes has.

@@ -66,7 +66,7 @@ func (s *Service) ListPods(ctx context.Context, req *schedulingv1.ListPodsReques
 	violations = append(violations, wrong...)
 	violations = append(violations, checkName("namespace", req.GetNamespace(), false, maxNamespace)...)
 	violations = append(violations, checkName("node", req.GetNode(), false, maxObject)...)
-	violations = append(violations, checkName("pod_group", req.GetPodGroup(), false, maxObject)...)
+	violations = append(violations, checkGroup(req.GetPodGroup())...)
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}

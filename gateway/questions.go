@@ -106,7 +106,7 @@ func (s *Service) WhatIf(ctx context.Context, req *schedulingv1.WhatIfRequest) (
 func (s *Service) GetCapacity(ctx context.Context, req *schedulingv1.GetCapacityRequest) (response *schedulingv1.GetCapacityResponse, err error) {
 	violations := checkName("namespace", req.GetNamespace(), false, maxNamespace)
 	violations = append(violations, checkName("name", req.GetName(), false, maxObject)...)
-	violations = append(violations, checkName("pod_group", req.GetPodGroup(), false, maxObject)...)
+	violations = append(violations, checkGroup(req.GetPodGroup())...)
 	if err := rpc.Invalid(violations...); err != nil {
 		return nil, err
 	}

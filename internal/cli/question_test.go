@@ -55,6 +55,8 @@ func TestTheFlagsOfAQuestionReachTheGatewayInTheirOrder(t *testing.T) {
 			Namespace: "shop", Name: "web-1", Limit: 10_000, Changes: []*schedulingv1.Change{{Change: &schedulingv1.Change_Cordon{Cordon: "a"}}},
 		},
 		"capacity podgroup/train -n ml":                                   &schedulingv1.GetCapacityRequest{Namespace: "ml", PodGroup: "train", Limit: 10_000},
+		"capacity podgroup.scheduling.x-k8s.io/train -n ml":               &schedulingv1.GetCapacityRequest{Namespace: "ml", PodGroup: "podgroup.scheduling.x-k8s.io/train", Limit: 10_000},
+		"capacity podgroup/podgroup.scheduling.x-k8s.io/train -n ml":      &schedulingv1.GetCapacityRequest{Namespace: "ml", PodGroup: "podgroup.scheduling.x-k8s.io/train", Limit: 10_000},
 		"capacity -f testdata/web.yaml --limit 5":                         &schedulingv1.GetCapacityRequest{Manifest: deployment, Limit: 5},
 		"compare --with testdata/binpack.yaml --everything":               &schedulingv1.CompareRequest{Other: configuration, Everything: true, Times: 1},
 		"compare --config testdata/binpack.yaml -f - --times 2":           &schedulingv1.CompareRequest{Configuration: configuration, Manifests: deployment, Times: 2},

@@ -306,9 +306,11 @@ func capacityCommand(opt Options) *cobra.Command {
 			if file != "" {
 				request.Manifest, err = readManifests([]string{file}, opt.In)
 			} else {
-				if group, is := strings.CutPrefix(args[0], "podgroup/"); is {
+				group, is := strings.CutPrefix(args[0], "podgroup/")
+				switch {
+				case is || strings.HasPrefix(group, "podgroup.scheduling.x-k8s.io/"): // as one of Coscheduling is called
 					request.PodGroup = group
-				} else {
+				default:
 					request.Name = args[0]
 				}
 				request.Namespace, err = n.get(opt)

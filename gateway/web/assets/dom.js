@@ -54,8 +54,14 @@ export const nodeLink = (name) => link(name, "nodes", name);
 // podLink links to the explanation of a pod, namespace/name.
 export const podLink = (pod, text = pod) => link(text, "pods", ...pod.split("/"));
 
+// splitGroup takes a PodGroup's namespace and name apart; one of Coscheduling has a slash in its name.
+export function splitGroup(group) {
+  const [namespace, ...name] = group.split("/");
+  return [namespace, name.join("/")];
+}
+
 // groupLink links to a PodGroup, namespace/name.
-export const groupLink = (group) => link(group, "groups", ...group.split("/"));
+export const groupLink = (group) => link(group, "groups", ...splitGroup(group));
 
 // fitsLink links to the map of where a pod fits.
 export const fitsLink = (pod, text) => link(text, "fits", ...pod.split("/"));

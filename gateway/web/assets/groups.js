@@ -1,7 +1,7 @@
 // PodGroups: those of which pods wait, how far each comes and what would help, and one with its pods.
 
 import { call } from "./api.js";
-import { byId, el, fill, groupLink, nodeLink, podLink, table } from "./dom.js";
+import { byId, el, fill, groupLink, nodeLink, podLink, splitGroup, table } from "./dom.js";
 import { number, state } from "./format.js";
 import { Poller } from "./live.js";
 
@@ -71,7 +71,7 @@ export const groupFacts = (pod, group) => [
 
 // groupOutcome asks about a PodGroup, namespace/name, and returns what there is to show of it.
 export async function groupOutcome(name, signal) {
-  const [namespace, group] = name.split("/");
+  const [namespace, group] = splitGroup(name);
   const { pods, nextPageToken } = await call(`v1/pods?namespace=${names(namespace)}&podGroup=${names(group)}&pageSize=${mostPods}`, { signal });
   if (pods.length === 0) return [el("p", { class: "cause" }, `No pod is of a PodGroup ${name}.`)];
   const is = await explained(pods.find((pod) => !pod.node) ?? pods[0], signal);

@@ -40,7 +40,7 @@ function route(by) {
       return;
     case "groups":
       show("pods");
-      if (rest.length === 2) explainGroup(rest.join("/"));
+      if (rest.length >= 2) explainGroup(rest.join("/"));
       else forget();
       focus(by, byId("explain-title"));
       return;
