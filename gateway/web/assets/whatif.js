@@ -24,7 +24,7 @@ const questions = {
   },
   capacity: {
     request() {
-      const [, group, pod] = byId("like").value.trim().match(/^(podgroup\/)?(.*)$/);
+      const [, group, pod] = byId("like").value.trim().match(/^(podgroup\/(?=.*\/))?(.*)$/); // a namespace may be called podgroup
       const [namespace, name] = pod ? split(pod) : ["", ""];
       return { namespace, [group ? "podGroup" : "name"]: name, manifest: byId("manifests").value, changes: changes(), limit: count("limit") };
     },
