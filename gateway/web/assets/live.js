@@ -57,7 +57,7 @@ export const connection = {
 
 setInterval(() => connection.tell(), 1000);
 
-// A Poller asks again and again while it runs: every so many ms, but never more than a tenth of the time. What goes wrong with its
+// A Poller asks again and again while it runs: every so many ms, but never more than a tenth of the time that somebody answers, be it to refuse. What goes wrong with its
 // own question is said in its element; that nobody answers, or wants a token, is said once, in the banner.
 export class Poller {
   #ask;
@@ -100,6 +100,7 @@ export class Poller {
       } catch (err) {
         if (signal.aborted) return;
         pause = pauseAfter(++failures, err.retryAfter);
+        if (err.status > 0) pause = Math.max(pause, 10 * (performance.now() - began));
         report(err, this.#problem, pause);
       }
       await wait(pause, signal);
