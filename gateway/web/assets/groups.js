@@ -8,6 +8,7 @@ import { Poller } from "./live.js";
 const every = 15_000; // ms; each group is a question that is tried on a copy of the cluster
 const most = 8; // groups that are asked about
 const mostPods = 200;
+const mostWaiting = 1000; // pods that wait whose groups are shown
 
 const names = (...all) => all.map(encodeURIComponent).join("/");
 const nameOf = (pod) => `${pod.namespace}/${pod.podGroup}`;
@@ -26,7 +27,7 @@ async function explained(pod, signal) {
 // waiting are the groups of which pods wait, with how many do.
 const waiting = new Poller({
   async ask(signal) {
-    const { pods } = await call("v1/pods?pendingOnly=true&pageSize=1000", { signal });
+    const { pods, nextPageToken } = await call(`v1/pods?pendingOnly=true&pageSize=${mostWaiting}`, { signal });
     const groups = new Map();
     for (const pod of pods.filter((p) => p.podGroup)) {
       const of = groups.get(nameOf(pod)) ?? { pod, pods: 0 };
@@ -39,15 +40,16 @@ const waiting = new Poller({
         return { said: of.pod.message };
       });
     }
-    return all;
+    return { all, first: nextPageToken && pods.length };
   },
   every,
   problem: byId("groups-problem"),
-  show(all) {
-    byId("groups-section").hidden = all.length === 0;
+  show({ all, first }) {
+    byId("groups-section").hidden = all.length === 0 && !first;
     fill(byId("groups"), el("ul", { class: "pods" }, all.map(({ name, pods, group }) => el("li", {},
       groupLink(name), el("span", { class: "quiet" }, ` ${number(pods)} ${pods === 1 ? "pod waits" : "pods wait"}`),
-      group && el("p", {}, howFar(group)), ...lines(group)))));
+      group && el("p", {}, howFar(group)), ...lines(group)))),
+    first && el("p", {}, `These are the groups of the first ${number(first)} pods that wait, by name; there are more pods.`));
   },
 });
 
