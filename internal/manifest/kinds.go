@@ -3,6 +3,7 @@ package manifest
 import (
 	"reflect"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
@@ -177,6 +178,21 @@ func Resource(kind string) (string, bool) {
 		return k.resource, true
 	}
 	return "", false
+}
+
+// OfGroup reports whether objects of a kind are of the API group of an apiVersion, be it of another version.
+func OfGroup(kind, apiVersion string) bool {
+	k := kindNamed(kind)
+	return k != nil && groupOf(k.apiVersion) == groupOf(apiVersion)
+}
+
+// groupOf returns the API group of an apiVersion, "" for the core group.
+func groupOf(apiVersion string) string {
+	group, _, found := strings.Cut(apiVersion, "/")
+	if !found {
+		return ""
+	}
+	return group
 }
 
 // New returns an empty object of a kind, false if there is no such kind.

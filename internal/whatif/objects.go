@@ -110,8 +110,8 @@ func readObjects(data []byte) ([]manifest.Object, error) {
 	}
 	var objects []manifest.Object
 	err := eachDocument(context.Background(), data, own, func(raw []byte) error {
-		return eachObject(raw, "", false, func(kind string, raw []byte) error {
-			o, ok, err := decodeObject(kind, raw)
+		return eachObject(raw, head{}, false, func(is head, raw []byte) error {
+			o, ok, err := decodeObject(is, raw)
 			if ok {
 				objects = append(objects, o)
 			}
@@ -129,17 +129,17 @@ func Nodes(ctx context.Context, data []byte, limit int) ([]cluster.Node, error) 
 	}
 	var nodes []cluster.Node
 	err := eachDocument(ctx, data, asked, func(raw []byte) error {
-		return eachObject(raw, "", false, func(kind string, raw []byte) error {
+		return eachObject(raw, head{}, false, func(is head, raw []byte) error {
 			switch {
-			case kind != manifest.KindNode:
+			case is.Kind != manifest.KindNode:
 				return nil
 			case len(raw) > manifest.MaxObjectBytes:
-				return fmt.Errorf("%s: %w: %d bytes, at most %d are possible", kind, ErrTooMuch, len(raw), manifest.MaxObjectBytes)
+				return fmt.Errorf("%s: %w: %d bytes, at most %d are possible", is.Kind, ErrTooMuch, len(raw), manifest.MaxObjectBytes)
 			case len(nodes) == limit:
 				return fmt.Errorf("%w: there are more than %d nodes", ErrTooMuch, limit)
 			}
-			o, _, err := decodeObject(kind, raw)
-			if err == nil {
+			o, ok, err := decodeObject(is, raw)
+			if ok {
 				nodes = append(nodes, source.ReduceNode(o.Node))
 			}
 			return err
@@ -151,38 +151,47 @@ func Nodes(ctx context.Context, data []byte, limit int) ([]cluster.Node, error) 
 // MaxInputBytes is how much FromObjects and Events read.
 const MaxInputBytes = 1 << 30
 
-// eachObject visits an object, or those of a list. Kind is that of an object that does not say its own. An item of a list is no list: each
+// head says what an object is.
+type head struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+}
+
+// eachObject visits an object, or those of a list. Listed is what an object is that does not say so itself. An item of a list is no list: each
 // level would be read once more.
-func eachObject(raw []byte, kind string, item bool, visit func(kind string, raw []byte) error) error {
-	var head struct {
-		Kind  string            `json:"kind"`
+func eachObject(raw []byte, listed head, item bool, visit func(is head, raw []byte) error) error {
+	var is struct {
+		head
 		Items []json.RawMessage `json:"items"`
 	}
-	if err := json.Unmarshal(raw, &head); err != nil {
+	if err := json.Unmarshal(raw, &is); err != nil {
 		return err
 	}
-	head.Kind = cmp.Or(head.Kind, kind)
-	if of, list := strings.CutSuffix(head.Kind, "List"); list {
+	if is.Kind == "" {
+		is.Kind, is.APIVersion = listed.Kind, cmp.Or(is.APIVersion, listed.APIVersion)
+	}
+	if of, list := strings.CutSuffix(is.Kind, "List"); list {
 		if item {
 			return errNestedList
 		}
-		for k, item := range head.Items {
-			if err := eachObject(item, of, true, visit); err != nil {
+		for k, item := range is.Items {
+			if err := eachObject(item, head{is.APIVersion, of}, true, visit); err != nil {
 				return fmt.Errorf("items[%d]: %w", k, err)
 			}
 		}
 		return nil
 	}
-	if head.Kind == "" {
+	if is.Kind == "" {
 		return errors.New("want an object with apiVersion, kind and metadata")
 	}
-	return visit(head.Kind, raw)
+	return visit(is.head, raw)
 }
 
-// decodeObject decodes an object. False: scheduling reads none of its kind.
-func decodeObject(kind string, raw []byte) (manifest.Object, bool, error) {
+// decodeObject decodes an object. False: scheduling reads none of its kind, which may be a resource of others that is called the same.
+func decodeObject(is head, raw []byte) (manifest.Object, bool, error) {
+	kind := is.Kind
 	o, ok := manifest.New(kind)
-	if !ok {
+	if !ok || is.APIVersion != "" && !manifest.OfGroup(kind, is.APIVersion) {
 		return o, false, nil
 	}
 	if err := manifest.Unmarshal(raw, o.Value()); err != nil {

@@ -57,6 +57,34 @@ func TestWhatKubectlGivesIsRead(t *testing.T) {
 	}
 }
 
+// What others call as Kubernetes does is something else: Coscheduling's PodGroups, Longhorn's Nodes.
+func TestObjectsOfOtherGroupsArePassedOver(t *testing.T) {
+	const native = `{"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "train"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}}`
+	for what, other := range map[string]string{
+		"by itself": `{"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "train"}, "spec": {"minMember": 5}}`,
+		"in a list": `{"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroupList", "items": [{"metadata": {"name": "train"}, "spec": {"minMember": 5}}]}`,
+		"a node":    `{"apiVersion": "longhorn.io/v1beta2", "kind": "Node", "metadata": {"name": "a"}, "spec": {"disks": {}}}`,
+	} {
+		s, err := FromObjects([]byte(native+"\n---\n"+other), settings(), engine.EvaluatorConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g := s.state.PodGroup(cluster.GroupKey{Namespace: "default", Name: "train"}); g == nil || g.MinCount != 3 {
+			t.Errorf("%s: the PodGroup is %+v, want one of 3 pods", what, g)
+		}
+		if n := s.state.Nodes.Count(); n != 0 {
+			t.Errorf("%s: there are %d nodes, want none", what, n)
+		}
+		if nodes, err := Nodes(t.Context(), []byte(other), 10); err != nil || len(nodes) != 0 {
+			t.Errorf("%s: nodes %v, %v, want none", what, nodes, err)
+		}
+	}
+	const list = `{"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroupList", "items": [{"metadata": {"name": "train"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}}]}`
+	if events, err := Events([]byte(list)); err != nil || len(events) != 1 {
+		t.Errorf("of a list of PodGroups: %v, %v, want one", events, err)
+	}
+}
+
 func TestListsOfOneKindAndSeveralDocumentsAreRead(t *testing.T) {
 	in := `{"kind": "NodeList", "apiVersion": "v1", "items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]}
 ---
