@@ -59,6 +59,27 @@ func TestAnswersNameThePluginsThatAreNotAsked(t *testing.T) {
 	}
 }
 
+// A comparison with a configuration that has Coscheduling says that it changes no groups, and one without says nothing.
+func TestAComparisonSaysThatGroupsStay(t *testing.T) {
+	box, err := whatif.FromObjects([]byte(nodeWith("a", 0)), cluster.Settings{Shards: 1, Source: "local", Profiles: []cluster.Profile{engine.DefaultProfile("berth")}}, engine.EvaluatorConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles: [{schedulerName: berth"
+	for other, want := range map[string][]string{
+		head + "}]": nil,
+		head + `, plugins: {multiPoint: {enabled: [{name: Coscheduling}]}, queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}}}]`: {whatif.GroupsStay},
+	} {
+		response, err := answer.Compare(t.Context(), box, &schedulingv1.CompareRequest{Other: other, Manifests: pod("new", "berth")}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := gocmp.Diff(want, response.GetNotes()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", other, diff)
+		}
+	}
+}
+
 func pod(name, scheduler string) string {
 	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: default}\nspec: {schedulerName: " + scheduler + ", containers: [{name: c, image: i}]}"
 }

@@ -238,11 +238,11 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 	}
 	response := &schedulingv1.CompareResponse{Version: version(box)}
 	err = try(ctx, box, func(w *whatif.World) error {
-		one, _, err := settings(w, "configuration", req.GetConfiguration())
+		one, notes, err := settings(w, "configuration", req.GetConfiguration())
 		if err != nil {
 			return err
 		}
-		other, _, err := settings(w, "other", req.GetOther())
+		other, more, err := settings(w, "other", req.GetOther())
 		if err != nil {
 			return err
 		}
@@ -267,6 +267,9 @@ func Compare(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.Compare
 			return err
 		}
 		response.Notes = append(c.Notes, w.Notes()...)
+		if slices.Contains(append(notes, more...), whatif.GroupsStay) {
+			response.Notes = append(response.Notes, whatif.GroupsStay)
+		}
 		response.One, response.Two = utilization(c.A), utilization(c.B)
 		response.OnlyOne, response.OnlyTwo, response.Moved, response.Same = int32(c.OnlyA), int32(c.OnlyB), int32(c.Moved), int32(c.Same)
 		for _, d := range c.Differ[:min(len(c.Differ), maxMoves)] {
@@ -360,7 +363,7 @@ func (c *changes) one(change *schedulingv1.Change) (field string, err error) {
 	case *schedulingv1.Change_Drain:
 		return "drain", c.drain(x.Drain)
 	case *schedulingv1.Change_Configuration:
-		set, notes, err := whatif.Configured(c.w.State().Settings, []byte(x.Configuration))
+		set, notes, err := whatif.Configured(c.w.State(), []byte(x.Configuration))
 		if err != nil {
 			return "configuration", err
 		}
@@ -474,7 +477,7 @@ func settings(w *whatif.World, field, configuration string) (cluster.Settings, [
 	if configuration == "" {
 		return w.State().Settings, nil, nil
 	}
-	set, notes, err := whatif.Configured(w.State().Settings, []byte(configuration))
+	set, notes, err := whatif.Configured(w.State(), []byte(configuration))
 	if err != nil {
 		return set, nil, rpc.Invalid(rpc.Violation{Field: field, Description: err.Error()})
 	}

@@ -109,9 +109,13 @@ func (w *World) under(settings cluster.Settings, pods []cluster.PodID, o PlaceOp
 	return outcomes, usage, notes, err
 }
 
-// Configured returns settings with the profiles and backoffs of a KubeSchedulerConfiguration, in YAML or JSON, and what that sets
+// GroupsStay is what Configured says where Coscheduling may matter, which adds pods to groups, or does not, when they come.
+const GroupsStay = "Coscheduling: which pods are of its PodGroups stays as it is now, whatever a configuration says"
+
+// Configured returns the settings of a State with the profiles and backoffs of a KubeSchedulerConfiguration, in YAML or JSON, and what that sets
 // and means nothing to Berth. Feature gates, which no configuration says, are those of the settings.
-func Configured(settings cluster.Settings, configuration []byte) (cluster.Settings, []string, error) {
+func Configured(st *cluster.State, configuration []byte) (cluster.Settings, []string, error) {
+	settings := st.Settings
 	cfg, err := config.Decode(configuration)
 	if err != nil {
 		return cluster.Settings{}, nil, err
@@ -123,5 +127,19 @@ func Configured(settings cluster.Settings, configuration []byte) (cluster.Settin
 	settings.Profiles = completed.Profiles
 	settings.InitialBackoffSeconds = *completed.Config.PodInitialBackoffSeconds
 	settings.MaxBackoffSeconds = *completed.Config.PodMaxBackoffSeconds
-	return settings, completed.Notes, nil
+	notes := completed.Notes
+	if len(completed.Coscheduling) > 0 || hasCoscheduling(st) {
+		notes = append(notes, GroupsStay)
+	}
+	return settings, notes, nil
+}
+
+// hasCoscheduling reports whether a pod is of a PodGroup of Coscheduling.
+func hasCoscheduling(st *cluster.State) bool {
+	for _, row := range st.Pods() {
+		if key, _ := cluster.GroupOf(&row.Pod); key.Coscheduling() {
+			return true
+		}
+	}
+	return false
 }

@@ -245,7 +245,8 @@ func TestNodesThatChangeMakeRoom(t *testing.T) {
 
 func TestAConfigurationSetsTheProfiles(t *testing.T) {
 	was := settings()
-	got, notes, err := Configured(was, []byte(`
+	st := sandbox(t).state
+	got, notes, err := Configured(st, []byte(`
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 podMaxBackoffSeconds: 7
@@ -259,8 +260,27 @@ profiles:
 	if got.Profiles[0].FitStrategy != cluster.MostAllocated || got.MaxBackoffSeconds != 7 || got.Seed != was.Seed || got.Shards != was.Shards {
 		t.Errorf("%+v", got)
 	}
-	if _, _, err := Configured(was, []byte("kind: Pod")); err == nil {
+	if _, _, err := Configured(st, []byte("kind: Pod")); err == nil {
 		t.Error("a pod is a configuration")
+	}
+}
+
+// Pods are put into Coscheduling's groups when they come, so another configuration changes nothing of that, which is said.
+func TestAConfigurationChangesNoGroupsOfCoscheduling(t *testing.T) {
+	const head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+	const with = "profiles: [{plugins: {multiPoint: {enabled: [{name: Coscheduling}]}, queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: \"*\"}]}}}]\n"
+	grouped := aPod("p", 100)
+	grouped.Group = cluster.CoschedulingGroup("train")
+	none, some := sandbox(t, setPod(aPod("p", 100))).state, sandbox(t, setPod(grouped)).state
+	for what, c := range map[string]struct {
+		st            *cluster.State
+		configuration string
+		says          bool
+	}{"neither has it": {none, head, false}, "one that adds it": {none, head + with, true}, "one that takes it away": {some, head, true}, "both": {some, head + with, true}} {
+		_, notes, err := Configured(c.st, []byte(c.configuration))
+		if err != nil || slices.Contains(notes, GroupsStay) != c.says {
+			t.Errorf("%s: %q, %v; want that groups stay: %v", what, notes, err, c.says)
+		}
 	}
 }
 
@@ -268,15 +288,19 @@ profiles:
 func TestAConfigurationMayHaveThePluginsOfServicesThatThePresentOneHas(t *testing.T) {
 	was := settings()
 	was.Profiles[0].Filters = append(slices.Clone(was.Profiles[0].Filters), "GPUModel")
+	st := sandbox(t).state
+	if err := st.Apply(cluster.SettingsSet{Settings: was}); err != nil {
+		t.Fatal(err)
+	}
 	const head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
-	got, notes, err := Configured(was, []byte(head+"profiles: [{plugins: {multiPoint: {enabled: [{name: GPUModel, weight: 3}]}}, pluginConfig: [{name: GPUModel, args: {a: b}}]}]"))
+	got, notes, err := Configured(st, []byte(head+"profiles: [{plugins: {multiPoint: {enabled: [{name: GPUModel, weight: 3}]}}, pluginConfig: [{name: GPUModel, args: {a: b}}]}]"))
 	if err != nil || len(notes) != 0 {
 		t.Fatal(err, notes)
 	}
 	if p := got.Profiles[0]; p.Filters[len(p.Filters)-1] != "GPUModel" || p.Weights[len(p.Weights)-1] != (cluster.PluginWeight{Name: "GPUModel", Weight: 3}) {
 		t.Errorf("%+v", p)
 	}
-	if _, _, err := Configured(was, []byte(head+"profiles: [{plugins: {filter: {enabled: [{name: Licences}]}}}]")); err == nil || !strings.Contains(err.Error(), `"Licences": does not exist`) {
+	if _, _, err := Configured(st, []byte(head+"profiles: [{plugins: {filter: {enabled: [{name: Licences}]}}}]")); err == nil || !strings.Contains(err.Error(), `"Licences": does not exist`) {
 		t.Errorf("with another plugin: %v", err)
 	}
 }
