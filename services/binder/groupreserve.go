@@ -63,7 +63,9 @@ func (t *term) noteGroup(g *grouped, now time.Time) {
 	defer r.mu.Unlock()
 	w := r.waits[g.key]
 	switch {
-	case g.found.Placed || g.group != nil && g.before >= int(g.group.MinCount):
+	case g.found.Placed: // or found only, if others were in between: review sees what has become of it
+		return
+	case g.group != nil && g.before >= int(g.group.MinCount):
 		delete(r.waits, g.key)
 		return
 	case g.resp.GetPreempts():

@@ -253,6 +253,26 @@ func TestRoomIsReservedForAGangThatHasWaitedForLong(t *testing.T) {
 	r.wantReserved("")
 }
 
+// TestReservedRoomIsKeptUntilTheGangIsPlaced has a gang that fits, and may not be placed yet: others are in between.
+func TestReservedRoomIsKeptUntilTheGangIsPlaced(t *testing.T) {
+	r := waitingGang(t)
+	r.tick(time.Second)
+	observe(t, r.term, gone("x"), gone("y"))
+	unbound := map[string]int{"default": r.unbound.limit}
+	r.unbound.takeOf(unbound)
+	if resp := r.gang("g"); resp.GetPods()[0].GetOutcome().GetResult() != binderv1.Outcome_RESULT_BUSY {
+		t.Fatalf("it is tried: %v; want that as many pods wait for their binds as may", resp)
+	}
+	r.tick(time.Second)
+	r.wantReserved("p on b, q on a")
+	r.unbound.giveAll(unbound)
+	if resp := r.gang("g"); resp.GetPods()[0].GetOutcome().GetResult() != binderv1.Outcome_RESULT_ASSUMED {
+		t.Errorf("it is not placed: %v", resp)
+	}
+	r.tick(time.Second)
+	r.wantReserved("")
+}
+
 // TestReservedRoomIsGivenBack has all that a gang may do but be placed.
 func TestReservedRoomIsGivenBack(t *testing.T) {
 	deleting := ofGroup(pod("q", 1000), "g")
