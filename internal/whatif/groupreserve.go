@@ -18,7 +18,7 @@ type GroupReservation struct {
 	Awaits []cluster.PodID // who has to end, as far as it is known the last to end first
 	// Start is when all of them have ended at the latest, in Unix nanoseconds; 0: that is known of not all.
 	Start int64
-	Fits  bool // nobody has to end, by now
+	Fits  bool // nobody has to end, by now, if its pods are not nominated
 }
 
 // mostNamed is how many nodes a text names.
@@ -65,12 +65,8 @@ func known(start int64) int64 {
 // pods are nominated to already does not count. Now is in Unix nanoseconds. Not ok: it does not fit however many end, or it fits at once. The World is as before.
 func ReserveGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int64) (out GroupReservation, ok bool, err error) {
 	err = w.Try(func() error {
-		for _, id := range pods {
-			if row := w.State().Pod(id); row != nil && row.Nominated != "" {
-				if err := w.Apply(cluster.PodNominated{ID: id}); err != nil {
-					return err
-				}
-			}
+		if err := resign(w, pods); err != nil {
+			return err
 		}
 		t, all, before, may := reserving(w, key, pods)
 		if !may {
@@ -97,11 +93,54 @@ func ReserveGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int6
 	return out, ok, err
 }
 
-// AwaitGroup finds out who has to end before a PodGroup fits on the nodes that its pods are nominated to. Not ok: it would not fit there if all had ended that do, or the nodes are not in one domain of its topology. The World is as before.
+// resign ends the nominations of pods.
+func resign(w *World, pods []cluster.PodID) error {
+	for _, id := range pods {
+		if row := w.State().Pod(id); row != nil && row.Nominated != "" {
+			if err := w.Apply(cluster.PodNominated{ID: id}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fitsNow reports whether the group fits in one of some domains, if nobody ends.
+func (t *trial) fitsNow(all []domain, before int) (bool, error) {
+	for d := range all {
+		if err := t.w.Between(); err != nil {
+			return false, err
+		}
+		if fits, err := t.fits(&all[d], before); fits || err != nil {
+			return fits, err
+		}
+	}
+	return false, nil
+}
+
+// AwaitGroup finds out who has to end before a PodGroup fits on the nodes that its pods are nominated to: nobody, if it fits anywhere. Not ok: it would not fit there if all had ended that do, or the nodes are not in one domain of
+// its topology; or it Fits if its pods are not nominated, and does not as they are. The World is as before.
 func AwaitGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int64) (out GroupReservation, ok bool, err error) {
 	t, all, before, may := reserving(w, key, pods)
 	if !may {
 		return GroupReservation{}, false, nil
+	}
+	free := false
+	if err := w.Try(func() (err error) {
+		if err := resign(w, pods); err != nil {
+			return err
+		}
+		free, err = t.fitsNow(all, before)
+		return err
+	}); err != nil {
+		return GroupReservation{}, false, fmt.Errorf("await room for a group: %w", err)
+	}
+	if free {
+		fits, err := t.fitsNow(all, before)
+		if err != nil {
+			return GroupReservation{}, false, fmt.Errorf("await room for a group: %w", err)
+		}
+		return GroupReservation{Fits: !fits}, fits, nil
 	}
 	st := w.State()
 	reserved := domain{nodes: cluster.NewBitmap(st.Nodes.Len())}

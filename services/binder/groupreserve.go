@@ -293,7 +293,7 @@ func (t *term) reserveFor(ctx context.Context, key cluster.GroupKey, now time.Ti
 	ok := false
 	untried := t.onCopy(ctx, &grouped{key: key}, searchFor, func(w *whatif.World) (err error) {
 		if keeps {
-			if found, keeps, err = whatif.AwaitGroup(w, key, pods, now.UnixNano()); keeps || err != nil {
+			if found, keeps, err = whatif.AwaitGroup(w, key, pods, now.UnixNano()); keeps || found.Fits || err != nil {
 				return err
 			}
 		}
@@ -315,13 +315,10 @@ func (t *term) reserveFor(ctx context.Context, key cluster.GroupKey, now time.Ti
 		}
 		has := h != nil && h.key == key
 		switch {
-		case has && (untried != nil || keeps || found.Fits): // what is not known holds as it did
+		case has && (untried != nil || keeps): // what is not known holds as it did
 			h.asOf = now
 			if untried == nil {
 				h.says = h.text(&found)
-			}
-			if found.Fits {
-				h.nodes = nominationsOf(st, pods)
 			}
 			return nil
 		case ok:

@@ -298,6 +298,38 @@ func TestReservedRoomIsGivenBack(t *testing.T) {
 	}
 }
 
+// TestAGangIsNotKeptOutByItsOwnReservation has one of two sizes of pods, whose larger pod loses its room, and the smaller one has the only other room for that.
+func TestAGangIsNotKeptOutByItsOwnReservation(t *testing.T) {
+	for name, lost := range map[string]func(node string) any{
+		"somebody of a higher priority, who ends, has the room": func(at string) any { return prior(on(ends(pod("w", 2000), cluster.EndsSometime), at), 7) },
+		"somebody of a higher priority has the room":            func(at string) any { return prior(on(pod("w", 2000), at), 7) },
+		"the node is gone": func(at string) any { return source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: at}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRound(t, reserves)
+			observe(t, r.term, node("a", 1000), node("b", 2000), node("c", 2000), on(pod("x", 1000), "a"),
+				on(ends(pod("y", 2000), cluster.EndsSometime), "b"), on(ends(pod("z", 2000), cluster.EndsSometime), "c"),
+				gangSet("g", 2), ofGroup(pod("q", 2000), "g"), ofGroup(pod("p", 1000), "g"))
+			r.gang("g")
+			r.tick(waitsFor)
+			at := "b"
+			if r.reserved() == "p on b, q on c" {
+				at = "c"
+			} else {
+				r.wantReserved("p on c, q on b")
+			}
+			observe(t, r.term, gone("x"), gone("y"), gone("z"), lost(at))
+			if resp := r.gang("g"); resp.GetPods()[0].GetOutcome().GetResult() != binderv1.Outcome_RESULT_NO_FIT {
+				t.Fatalf("it is placed beside its own nominations; the test has no point: %v", resp)
+			}
+			r.tick(awaitEvery)
+			if resp := r.gang("g"); resp.GetPods()[0].GetOutcome().GetResult() != binderv1.Outcome_RESULT_ASSUMED {
+				t.Errorf("it is not placed where it fits: %v; reserved is %q", resp, r.reserved())
+			}
+		})
+	}
+}
+
 // TestARoomThatIsGoneIsReservedElsewhere has a node cordoned, and another one that others are to leave.
 func TestARoomThatIsGoneIsReservedElsewhere(t *testing.T) {
 	r := waitingGang(t)
