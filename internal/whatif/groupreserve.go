@@ -208,19 +208,30 @@ type ending struct {
 	at int64 // in Unix nanoseconds, at the latest; math.MaxInt64: nobody knows
 }
 
-// ending returns the pods on nodes that end by themselves, but for those of the group, by when they are expected to.
+// ending returns the pods on nodes that end by themselves, but for those of the group, by when they are expected to. Those of a gang that lacks pods which wait for a node may wait for these, and do not end.
 func (t *trial) ending(now int64) []*ending {
 	st := t.w.State()
+	known := make(map[cluster.GroupKey]bool)
+	stands := func(key cluster.GroupKey) bool {
+		lacks, ok := known[key]
+		if !ok {
+			is, placed := st.PodGroup(key), st.GroupPlaced(key)
+			lacks = is != nil && is.Gang && placed < int(is.MinCount) && placed < len(st.GroupPods(key))
+			known[key] = lacks
+		}
+		return lacks
+	}
 	var out []*ending
 	for id, row := range st.Pods() {
 		if row.Node == cluster.NoNode {
 			continue
 		}
-		if key, named := cluster.GroupOf(&row.Pod); named && key == t.key {
+		key, named := cluster.GroupOf(&row.Pod)
+		if named && key == t.key {
 			continue
 		}
 		at, ends := endOf(row, now)
-		if !ends {
+		if !ends || named && !row.Deleting && !row.Victim && stands(key) {
 			continue
 		}
 		e := evictee{id, row.Pod, row.Phase == cluster.Assumed, st.Chosen(id), st.Class(row.Class), st.Labels(row.Labels)}

@@ -21,13 +21,14 @@ func ends(p source.Pod, started, after int32) source.Pod {
 	return p
 }
 
+func leaving(p source.Pod) source.Pod { p.Deleting = true; return p }
+
 // seconds is what tests count in.
 func seconds(at int64) int64 { return at / int64(time.Second) }
 
 func TestRoomIsReservedWhereAGroupFitsEarliest(t *testing.T) {
 	const now = 1000
 	rack := []string{rackKey}
-	leaving := func(p source.Pod) source.Pod { p.Deleting = true; return p }
 	one := cluster.PodGroup{Name: "g", Gang: true, MinCount: 1}
 	two := cluster.PodGroup{Name: "g", Gang: true, MinCount: 2}
 	racked := cluster.PodGroup{Name: "g", Gang: true, MinCount: 2, Topology: rack}
@@ -255,6 +256,10 @@ func TestWhatIsAwaitedIsSaidOfTheNodesThatAreReserved(t *testing.T) {
 		{"nobody is", nil, nil, " until 0"},
 		{"beside somebody who stays", nil, []source.Event{setPod(a), setPod(on(aPod("s", 500), "n2"))}, "not there"},
 		{"of a higher priority", nil, []source.Event{setPod(a), setPod(prior(on(aPod("s", 500), "n2"), 7))}, "not there"},
+		{"another gang, which has all of its pods", nil, []source.Event{setGroup(cluster.PodGroup{Name: "h", Gang: true, MinCount: 2}), setPod(ofGroup(a, "h")), setPod(ofGroup(b, "h"))}, "b a until 0"},
+		{"another gang, which loses them one after the other", nil, []source.Event{setGroup(cluster.PodGroup{Name: "h", Gang: true, MinCount: 2}), setPod(ofGroup(a, "h"))}, "a until 1100"},
+		{"another gang, which waits for a pod of it", nil, []source.Event{setGroup(cluster.PodGroup{Name: "h", Gang: true, MinCount: 2}), setPod(ofGroup(a, "h")), setPod(ofGroup(aPod("h1", 1000), "h"))}, "not there"},
+		{"another gang, which is deleted", nil, []source.Event{setGroup(cluster.PodGroup{Name: "h", Gang: true, MinCount: 2}), setPod(leaving(ofGroup(a, "h"))), setPod(ofGroup(aPod("h1", 1000), "h"))}, "a until 1000"},
 		{"a node is cordoned", nil, []source.Event{setPod(a), setNode(func() cluster.Node { n := inRack("n2", "r", 1000); n.Unschedulable = true; return n }())}, "not there"},
 		{"a node is gone", nil, []source.Event{setPod(a), {Kind: source.NodeGone, Node: cluster.Node{Name: "n2"}}}, "not there"},
 		{"in one rack", rack, []source.Event{setPod(a), setPod(b)}, "b a until 0"},
