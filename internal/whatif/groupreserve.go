@@ -150,7 +150,7 @@ func AwaitGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int64)
 			continue
 		}
 		i := st.Nodes.ByName(name)
-		if i == cluster.NoNode || st.Nodes.Unschedulable.Has(i) {
+		if i == cluster.NoNode {
 			return GroupReservation{}, false, nil
 		}
 		reserved.nodes.Set(i)

@@ -23,6 +23,12 @@ func ends(p source.Pod, started, after int32) source.Pod {
 
 func leaving(p source.Pod) source.Pod { p.Deleting = true; return p }
 
+// careless makes a pod one that tolerates all taints, and so cordoned nodes.
+func careless(p source.Pod) source.Pod {
+	p.Class.Tolerations = []cluster.Toleration{{Operator: "Exists"}}
+	return p
+}
+
 // seconds is what tests count in.
 func seconds(at int64) int64 { return at / int64(time.Second) }
 
@@ -260,6 +266,7 @@ func TestWhatIsAwaitedIsSaidOfTheNodesThatAreReserved(t *testing.T) {
 		{"another gang, which loses them one after the other", nil, []source.Event{setGroup(cluster.PodGroup{Name: "h", Gang: true, MinCount: 2}), setPod(ofGroup(a, "h"))}, "a until 1100"},
 		{"another gang, which waits for a pod of it", nil, []source.Event{setGroup(cluster.PodGroup{Name: "h", Gang: true, MinCount: 2}), setPod(ofGroup(a, "h")), setPod(ofGroup(aPod("h1", 1000), "h"))}, "not there"},
 		{"another gang, which is deleted", nil, []source.Event{setGroup(cluster.PodGroup{Name: "h", Gang: true, MinCount: 2}), setPod(leaving(ofGroup(a, "h"))), setPod(ofGroup(aPod("h1", 1000), "h"))}, "a until 1000"},
+		{"a node is cordoned, which the pods do not mind", nil, []source.Event{setPod(a), setNode(func() cluster.Node { n := inRack("n2", "r", 1000); n.Unschedulable = true; return n }()), setPod(careless(nominated("g0", "n1"))), setPod(careless(nominated("g1", "n2")))}, "a until 1100"},
 		{"a node is cordoned", nil, []source.Event{setPod(a), setNode(func() cluster.Node { n := inRack("n2", "r", 1000); n.Unschedulable = true; return n }())}, "not there"},
 		{"a node is gone", nil, []source.Event{setPod(a), {Kind: source.NodeGone, Node: cluster.Node{Name: "n2"}}}, "not there"},
 		{"in one rack", rack, []source.Event{setPod(a), setPod(b)}, "b a until 0"},

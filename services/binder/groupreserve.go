@@ -255,7 +255,7 @@ func (t *term) groupPriority(st *cluster.State, key cluster.GroupKey) int32 {
 	return whatif.GroupPriority(st, st.PodGroup(key), pods)
 }
 
-// whole reports whether all pods of a reservation that wait are nominated by it, to nodes that take pods.
+// whole reports whether all pods of a reservation that wait are nominated by it, to nodes that are there. Whether these take pods, cordoned ones say, is looked at in its time.
 func (h *reservation) whole(st *cluster.State) bool {
 	for _, id := range st.GroupPods(h.key) {
 		row := st.Pod(id)
@@ -263,7 +263,7 @@ func (h *reservation) whole(st *cluster.State) bool {
 		if row.Placed() || name == "" {
 			continue
 		}
-		if i := st.Nodes.ByName(name); row.Nominated != name || i == cluster.NoNode || st.Nodes.Unschedulable.Has(i) {
+		if row.Nominated != name || st.Nodes.ByName(name) == cluster.NoNode {
 			return false
 		}
 	}

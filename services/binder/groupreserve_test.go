@@ -337,7 +337,7 @@ func TestARoomThatIsGoneIsReservedElsewhere(t *testing.T) {
 	cordoned := node("a", 1000)
 	cordoned.Unschedulable = true
 	observe(t, r.term, cordoned, node("d", 1000), on(ends(pod("w", 1000), 300), "d"))
-	r.tick(time.Second)
+	r.tick(awaitEvery)
 	nodes := r.reserved()
 	if !strings.Contains(nodes, "on b") || !strings.Contains(nodes, "on d") || strings.Contains(nodes, "on a") {
 		t.Errorf("reserved is %q, want it on b and d", nodes)
