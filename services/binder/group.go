@@ -44,7 +44,7 @@ type groups struct {
 }
 
 func newGroups(parallelism int, reserveAfter time.Duration) *groups {
-	return &groups{config: engine.EvaluatorConfig{Parallelism: parallelism}, reserve: reservations{after: reserveAfter}}
+	return &groups{config: engine.EvaluatorConfig{Parallelism: parallelism}, reserve: reservations{after: reserveAfter, atMost: reservingFor}}
 }
 
 // take waits for the turn of groups, which they have by priority, then in the order in which they come. Each shard asks for one at a time.

@@ -3,12 +3,14 @@ package binder
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/whatif"
 )
@@ -20,6 +22,11 @@ const (
 	reserveEvery = time.Second
 	// awaitEvery is how often it is looked whether a gang still would fit where room is reserved for it, and who has to end before.
 	awaitEvery = 10 * time.Second
+	// reservingFor bounds how long it is looked for room: nobody is placed with its group meanwhile. restsFor is how many times as long it is not looked for any then.
+	reservingFor = time.Second
+	restsFor     = 3
+	// adoptFor is for how long nominations of a gang that this binder has not made are taken for a reservation of one before.
+	adoptFor = 5 * time.Minute
 	// mostReserving bounds how many gangs are known to wait. Others are when these have come to something.
 	mostReserving = 1 << 12
 )
@@ -31,6 +38,11 @@ type reservations struct {
 	mu    sync.Mutex
 	waits map[cluster.GroupKey]*groupWaiting
 	held  *reservation // nil: there is none
+	began time.Time    // when anything was noted first
+	rest  time.Time    // until when nothing is looked for: others have the turn of groups, too
+	// atMost is how long it is looked for room, see reservingFor.
+	atMost time.Duration
+	round  time.Time // since when each that waits is looked at once
 }
 
 // groupWaiting is a gang that has been found not to fit.
@@ -50,7 +62,10 @@ type reservation struct {
 	since time.Time
 	nodes map[string]string // that its pods are nominated to, by the uids of these
 	asOf  time.Time         // when it was looked last who has to end before; zero: not yet
-	says  string            // about that
+	known time.Time         // when that was found out last
+	// untried says that the last look took too long: it is not looked again before its time.
+	untried bool
+	says    string // about that
 }
 
 // noteGroup notes what has come of an attempt to place a group, and says of the gang for which room is reserved that its pods stay nominated. The caller has the turn.
@@ -59,10 +74,17 @@ func (t *term) noteGroup(g *grouped, now time.Time) {
 	if r.after == 0 || !g.gang {
 		return
 	}
+	preempted := g.nominated() && t.hasPreempted(g)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.began.IsZero() {
+		r.began = now
+	}
 	w := r.waits[g.key]
 	switch {
+	case g.failed(): // its pods are not nominated any more
+		delete(r.waits, g.key)
+		return
 	case g.found.Placed: // or found only, if others were in between: review sees what has become of it
 		return
 	case g.group != nil && g.before >= int(g.group.MinCount):
@@ -85,8 +107,8 @@ func (t *term) noteGroup(g *grouped, now time.Time) {
 		}
 		w = &groupWaiting{uid: g.uid, since: now}
 		r.waits[g.key] = w
-		if r.held == nil && !g.found.Waits && g.nominated() { // a binder before has reserved room for it
-			r.held = &reservation{key: g.key, uid: g.uid, since: now, nodes: make(map[string]string)}
+		if r.held == nil && !g.found.Waits && g.nominated() && now.Sub(r.began) < adoptFor && !preempted { // a binder before has reserved room for it
+			r.held = &reservation{key: g.key, uid: g.uid, since: now, known: now, nodes: make(map[string]string)}
 			for _, p := range g.were {
 				if p.Nominated != "" {
 					r.held.nodes[p.UID] = p.Nominated
@@ -100,6 +122,24 @@ func (t *term) noteGroup(g *grouped, now time.Time) {
 	} else {
 		g.resp.Message = joined(g.resp.GetMessage(), w.why)
 	}
+}
+
+// hasPreempted reports whether others have gone for a pod of a group, in this term: so it may be nominated for that.
+func (t *term) hasPreempted(g *grouped) (has bool) {
+	t.ledger.read(func(*cluster.State) {
+		has = slices.ContainsFunc(g.were, func(p cluster.Pod) bool { _, ok := t.ledger.preempted[p.UID]; return ok })
+	})
+	return has
+}
+
+// failed reports whether an attempt came to an error.
+func (g *grouped) failed() bool {
+	for i := range g.outcomes {
+		if g.outcomes[i].Outcome.GetResult() == binderv1.Outcome_RESULT_FAILED {
+			return true
+		}
+	}
+	return false
 }
 
 // reserveLane reserves room, and gives it back. An error ends the term.
@@ -121,9 +161,12 @@ func (t *term) reserveRoom(ctx context.Context, now time.Time) error {
 		r := &t.groups.reserve
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		if r.began.IsZero() {
+			r.began = now
+		}
 		back := t.review(tx.state)
-		if next, look = t.nextToReserve(tx.state, now); look {
-			priority = t.groupPriority(tx.state, next)
+		if !now.Before(r.rest) {
+			next, priority, look = t.nextToReserve(tx.state, now)
 		}
 		return t.endNominations(back)
 	})
@@ -136,7 +179,13 @@ func (t *term) reserveRoom(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	defer leave()
-	return t.reserveFor(ctx, next, now)
+	began := time.Now()
+	err = t.reserveFor(ctx, next, now)
+	r := &t.groups.reserve
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rest = now.Add(restsFor * time.Since(began))
+	return err
 }
 
 func (t *term) countReservations() {
@@ -170,7 +219,7 @@ func (t *term) endNominations(pods []cluster.PodID) error {
 func (t *term) review(st *cluster.State) (back []cluster.PodID) {
 	r := &t.groups.reserve
 	for key, w := range r.waits {
-		if is := st.PodGroup(key); is == nil || is.UID != w.uid || !is.Gang || st.GroupPlaced(key) >= int(is.MinCount) {
+		if is := st.PodGroup(key); is == nil || is.UID != w.uid || !is.Gang || st.GroupPlaced(key) >= int(is.MinCount) || len(st.GroupPods(key)) == 0 {
 			delete(r.waits, key)
 		}
 	}
@@ -190,7 +239,9 @@ func (t *term) review(st *cluster.State) (back []cluster.PodID) {
 			if !named || st.GroupPreempting(key) || st.Yields(row.Class) || t.ledger.profile(row) == nil {
 				continue
 			}
-			if is := st.PodGroup(key); is == nil || is.Untold != "" || is.Gang && len(st.GroupPods(key)) < int(is.MinCount) {
+			switch is := st.PodGroup(key); {
+			case is == nil && st.Unserved(key.Resource()) != nil: // nothing is known of it
+			case is == nil, is.Untold != "", is.Gang && len(st.GroupPods(key))-st.GroupGated(key) < int(is.MinCount):
 				back = append(back, id)
 			}
 		}
@@ -209,44 +260,72 @@ func (h *reservation) nominated(st *cluster.State) (pods []cluster.PodID) {
 	return pods
 }
 
-// openPods returns the pods of a gang that may be placed, by id. Not complete: they are not as many as it wants, with those that have nodes. The caller holds the ledger's lock.
+// openPods returns the pods of a gang that may be placed, by id. Not complete: they are not as many as it wants, with those that have nodes, or may not be placed together. The caller holds the ledger's lock.
 func (t *term) openPods(st *cluster.State, key cluster.GroupKey) (pods []cluster.PodID, complete bool) {
+	scheduler, apart := "", false
 	for _, id := range st.GroupPods(key) {
 		row := st.Pod(id)
 		if !row.Placed() && !row.Deleting && len(row.Gates) == 0 && !st.Yields(row.Class) && t.ledger.profile(row) != nil {
-			pods = append(pods, id)
+			name := st.Class(row.Class).Spec.SchedulerName
+			apart = apart || len(pods) > 0 && name != scheduler || t.asks(st, row) != 0
+			pods, scheduler = append(pods, id), name
 		}
 	}
 	slices.Sort(pods)
 	is := st.PodGroup(key)
-	return pods, is != nil && is.Untold == "" && is.Gang && len(pods) > 0 && st.GroupPlaced(key)+len(pods) >= int(is.MinCount)
+	return pods, !apart && is != nil && is.Untold == "" && is.Gang && len(pods) > 0 && st.GroupPlaced(key)+len(pods) >= int(is.MinCount)
 }
 
-// nextToReserve returns for which gang it is to be looked for room: the first that has waited for long, unless another has a reservation that is not of a lower priority; or the one that has it, if it is time to look at that again.
-// The caller holds the ledger's lock, and that of reservations.
-func (t *term) nextToReserve(st *cluster.State, now time.Time) (next cluster.GroupKey, look bool) {
+// nextToReserve returns for which gang it is to be looked for room, and by what priority: the first that has waited for long, unless another has a reservation that is not of a lower priority; or the one that has it, if it is time to
+// look at that again. Gangs are looked at in rounds, in each of which all have their turn once: so those for which there is no room keep nobody behind them from theirs. The caller holds the ledger's lock, and that of reservations.
+func (t *term) nextToReserve(st *cluster.State, now time.Time) (next cluster.GroupKey, priority int32, look bool) {
 	r := &t.groups.reserve
-	var first *groupWaiting
-	var highest int32
+	h, held := r.held, int32(0)
+	if h != nil {
+		held = t.groupPriority(st, h.key)
+		if now.Sub(h.asOf) >= 2*awaitEvery { // others of a higher priority have been looked at meanwhile
+			return h.key, held, true
+		}
+	}
+	type turn struct {
+		key      cluster.GroupKey
+		since    time.Time
+		priority int32
+	}
+	var first, again *turn // of those that have not had their turn in this round, and of those that have
 	for key, w := range r.waits {
-		if w.aside || now.Sub(w.since) < r.after || now.Sub(w.looked) < awaitEvery || r.held != nil && r.held.key == key || st.GroupPreempting(key) {
+		if w.aside || now.Sub(w.since) < r.after || now.Sub(w.looked) < awaitEvery || h != nil && h.key == key || st.GroupPreempting(key) {
 			continue
 		}
-		if _, complete := t.openPods(st, key); !complete {
+		best := &first
+		if !w.looked.Before(r.round) {
+			best = &again
+		}
+		if is := st.PodGroup(key); is != nil && is.HasPriority && (h != nil && is.Priority <= held || *best != nil && is.Priority < (*best).priority) { // its pods' are not asked
 			continue
 		}
-		p := t.groupPriority(st, key)
-		if first == nil || cmp.Or(cmp.Compare(highest, p), w.since.Compare(first.since), cmp.Compare(key.String(), next.String())) < 0 {
-			first, highest, next = w, p, key
+		pods, complete := t.openPods(st, key)
+		if !complete {
+			continue
+		}
+		p := whatif.GroupPriority(st, st.PodGroup(key), pods)
+		if h != nil && p <= held {
+			continue
+		}
+		if f := *best; f == nil || cmp.Or(cmp.Compare(f.priority, p), w.since.Compare(f.since), cmp.Compare(key.String(), f.key.String())) < 0 {
+			*best = &turn{key, w.since, p}
 		}
 	}
-	switch h := r.held; {
-	case h == nil || first != nil && highest > t.groupPriority(st, h.key):
-		return next, first != nil
-	case now.Sub(h.asOf) >= awaitEvery || !h.whole(st):
-		return h.key, true
+	if first == nil && again != nil {
+		first, r.round = again, now
 	}
-	return cluster.GroupKey{}, false
+	switch {
+	case first != nil:
+		return first.key, first.priority, true
+	case h != nil && (now.Sub(h.asOf) >= awaitEvery || !h.untried && !h.whole(st)):
+		return h.key, held, true
+	}
+	return cluster.GroupKey{}, 0, false
 }
 
 // groupPriority is that by which a gang that waits holds room. The caller holds the ledger's lock.
@@ -290,12 +369,13 @@ func (t *term) reserveFor(ctx context.Context, key cluster.GroupKey, now time.Ti
 		return nil
 	}
 	var found whatif.GroupReservation
-	ok := false
-	untried := t.onCopy(ctx, &grouped{key: key}, searchFor, func(w *whatif.World) (err error) {
+	ok, refused := false, false // it would not fit any more where it is reserved
+	untried := t.onCopy(ctx, &grouped{key: key}, r.atMost, func(w *whatif.World) (err error) {
 		if keeps {
 			if found, keeps, err = whatif.AwaitGroup(w, key, pods, now.UnixNano()); keeps || found.Fits || err != nil {
 				return err
 			}
+			refused = true
 		}
 		found, ok, err = whatif.ReserveGroup(w, key, pods, now.UnixNano())
 		return err
@@ -315,18 +395,23 @@ func (t *term) reserveFor(ctx context.Context, key cluster.GroupKey, now time.Ti
 		}
 		has := h != nil && h.key == key
 		switch {
-		case has && (untried != nil || keeps): // what is not known holds as it did
-			h.asOf = now
-			if untried == nil {
-				h.says = h.text(&found)
-			}
+		case has && untried != nil && !refused && now.Sub(h.known) < keepFor: // what is not known holds as it did, for a while
+			h.asOf, h.untried = now, true
+			return nil
+		case has && untried == nil && keeps:
+			h.asOf, h.known, h.untried = now, now, false
+			h.says = h.text(&found)
 			return nil
 		case ok:
 			return t.nominateFor(st, key, pods, &found, now)
 		}
 		w.looked = now
 		if w.why = ""; untried != nil {
-			w.why = "no room is reserved for it: " + untried.Error()
+			why := untried.Error()
+			if errors.Is(untried, errLongSearch) {
+				why = fmt.Sprintf("to look for it takes longer than %v", r.atMost)
+			}
+			w.why = "no room is reserved for it: " + why
 		} else if !found.Fits {
 			w.why = "no room is reserved for it: it would not fit either if all pods had ended that end by themselves"
 		}
@@ -372,7 +457,7 @@ func (t *term) nominateFor(st *cluster.State, key cluster.GroupKey, pods []clust
 		t.conflict(conflictBusy)
 		return nil
 	}
-	h := &reservation{key: key, uid: st.PodGroup(key).UID, since: now, asOf: now}
+	h := &reservation{key: key, uid: st.PodGroup(key).UID, since: now, asOf: now, known: now}
 	if is := r.held; is != nil && is.key == key {
 		h.since = is.since
 	} else if is != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
+	"github.com/berth-scheduler/berth/internal/engine"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	"github.com/berth-scheduler/berth/internal/source"
 )
@@ -105,6 +106,7 @@ func (r *round) pod(uid string) bool {
 func (r *round) tick(d time.Duration) {
 	r.t.Helper()
 	r.now = r.now.Add(d)
+	r.groups.reserve.rest = time.Time{} // however long the last look has taken
 	if err := r.reserveRoom(r.t.Context(), r.now); err != nil {
 		r.t.Fatal(err)
 	}
@@ -208,9 +210,9 @@ func TestALargeGangIsNotStarvedBySmallPods(t *testing.T) {
 }
 
 // waitingGang is two nodes full of pods that end, and a third one of a pod that does not, and a gang of two that has waited for long enough.
-func waitingGang(t *testing.T) *round {
+func waitingGang(t *testing.T, change ...func(*termConfig)) *round {
 	t.Helper()
-	r := newRound(t, reserves)
+	r := newRound(t, append(change, reserves)...)
 	observe(t, r.term, node("a", 1000), node("b", 1000), node("c", 1000),
 		on(ends(pod("x", 1000), cluster.EndsSometime), "a"), on(ends(pod("y", 1000), cluster.EndsSometime), "b"), on(pod("z", 1000), "c"),
 		gangSet("g", 2), ofGroup(pod("p", 1000), "g"), ofGroup(pod("q", 1000), "g"))
@@ -374,6 +376,7 @@ func TestOneGangAtATimeHasRoomReserved(t *testing.T) {
 	r.tick(time.Second)
 	r.wantReserved("r on d")
 	r.tick(waitsFor)
+	r.tick(time.Second)
 	r.wantReserved("s on d")
 	// 3. The other has it back when that is gone.
 	observe(t, r.term, gone("s"))
@@ -397,6 +400,76 @@ func TestAGangForWhichNoRoomCanBeReservedSaysSo(t *testing.T) {
 	}
 	r.tick(time.Second)
 	r.wantReserved("r on a")
+}
+
+// TestGangsForWhichThereIsNoRoomKeepNobodyFromTheirTurn has many of a high priority for which no room can be reserved, and one of a low priority for which it can be.
+func TestGangsForWhichThereIsNoRoomKeepNobodyFromTheirTurn(t *testing.T) {
+	r := newRound(t, reserves)
+	observe(t, r.term, node("a", 1000), prior(on(ends(pod("x", 1000), cluster.EndsSometime), "a"), 9), gangSet("g", 1), ofGroup(pod("p", 1000), "g"))
+	r.gang("g")
+	const many = 15
+	for k := range many {
+		name := fmt.Sprint("h", k)
+		observe(t, r.term, gangSet(name, 1), prior(ofGroup(pod("large-"+name, 2000), name), 7))
+		r.gang(name)
+	}
+	r.now = r.now.Add(waitsFor)
+	for range many + 1 {
+		r.tick(time.Second)
+	}
+	r.wantReserved("p on a")
+	// It is looked at, too, while they have their turns.
+	for range 2*int(awaitEvery/time.Second) + 1 {
+		r.tick(time.Second)
+	}
+	if looked := r.now.Sub(r.groups.reserve.held.asOf); looked > 2*awaitEvery {
+		t.Errorf("it was looked %v ago whether the room is still its own", looked)
+	}
+}
+
+// TestWhatIsNotKnownOfAReservationIsKeptForAWhile has searches that take too long.
+func TestWhatIsNotKnownOfAReservationIsKeptForAWhile(t *testing.T) {
+	r := waitingGang(t)
+	r.tick(time.Second)
+	r.groups.reserve.atMost = 1 // ns
+	for range int(keepFor/awaitEvery) - 1 {
+		r.tick(awaitEvery)
+		r.wantReserved("p on b, q on a")
+	}
+	was := r.groups.reserve.held.asOf
+	observe(t, r.term, source.Event{Kind: source.NodeGone, Node: cluster.Node{Name: "a"}})
+	if r.tick(time.Second); !r.groups.reserve.held.asOf.Equal(was) {
+		t.Error("it is searched again, each second")
+	}
+	r.tick(awaitEvery)
+	r.wantReserved("")
+}
+
+// TestNothingIsReservedForAGangThatCannotBeTried has pods of two schedulers.
+func TestNothingIsReservedForAGangThatCannotBeTried(t *testing.T) {
+	r := waitingGang(t, func(c *termConfig) {
+		c.Settings.Profiles = append(slices.Clone(c.Settings.Profiles), engine.DefaultProfile("another"))
+	})
+	r.tick(time.Second)
+	r.wantReserved("p on b, q on a")
+	other := ofGroup(pod("o", 100), "g")
+	other.Class.SchedulerName = "another"
+	observe(t, r.term, other)
+	r.gang("g")
+	for range 3 {
+		r.tick(awaitEvery)
+		r.wantReserved("")
+	}
+}
+
+// TestGroupsWithoutPodsAreNotRemembered has one that waited.
+func TestGroupsWithoutPodsAreNotRemembered(t *testing.T) {
+	r := waitingGang(t)
+	observe(t, r.term, gone("p"), gone("q"))
+	r.tick(time.Second)
+	if n := len(r.groups.reserve.waits); n != 0 {
+		t.Errorf("%d gangs are known to wait, want none: it has no pods", n)
+	}
 }
 
 // TestABinderTakesOverWhatIsReserved has the pods of a gang nominated by a binder before.
@@ -426,6 +499,39 @@ func TestABinderTakesOverWhatIsReserved(t *testing.T) {
 	t.Run("its PodGroup is gone", func(t *testing.T) {
 		r := newRound(t, reserves)
 		observe(t, r.term, things...)
+		r.tick(time.Second)
+		r.wantReserved("")
+	})
+	t.Run("the term has lasted for long", func(t *testing.T) {
+		r := newRound(t, reserves)
+		r.tick(time.Second)
+		r.now = r.now.Add(adoptFor)
+		observe(t, r.term, append(things, gangSet("g", 2))...)
+		if resp := r.gang("g"); resp.GetWaits() {
+			t.Error("nominations that somebody else has made are taken for a reservation")
+		}
+	})
+	t.Run("others have gone for it", func(t *testing.T) {
+		r := newRound(t, reserves)
+		r.ledger.preempted["p"] = lastPreemption{}
+		observe(t, r.term, append(things, gangSet("g", 2))...)
+		if resp := r.gang("g"); resp.GetWaits() {
+			t.Error("nominations of a preemption are taken for a reservation")
+		}
+	})
+	t.Run("its PodGroup cannot be read", func(t *testing.T) {
+		r := newRound(t, reserves)
+		observe(t, r.term, append(things, source.Event{Kind: source.ObjectSet, Object: &cluster.Unserved{Name: cluster.PodGroupResource, Why: "no"}})...)
+		r.tick(time.Second)
+		if got := r.reserved(); got != "p on a, q on b" {
+			t.Errorf("nominated is %q, and nothing is known of its PodGroup", got)
+		}
+	})
+	t.Run("too few of its pods have no gates", func(t *testing.T) {
+		r := newRound(t, reserves)
+		gated := ofGroup(pod("s", 1000), "g")
+		gated.Gates = []string{"example.com/gate"}
+		observe(t, r.term, append(things, gangSet("g", 3), gated)...)
 		r.tick(time.Second)
 		r.wantReserved("")
 	})
