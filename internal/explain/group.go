@@ -121,7 +121,7 @@ func reserved(w *whatif.World, row *cluster.PodRow) ([]string, error) {
 		return nil, nil
 	}
 	found, ok, err := whatif.AwaitGroup(w, key, pods, time.Now().UnixNano())
-	if err != nil || !ok {
+	if err != nil || !ok || !slices.ContainsFunc(found.Awaits, func(id cluster.PodID) bool { return st.Pod(id).Ends != cluster.NeverEnds }) { // else it is held for whom others are evicted
 		return nil, err
 	}
 	return []string{fmt.Sprintf("room is held for its PodGroup %s on %s", key.Name, found.Says(nodes))}, nil

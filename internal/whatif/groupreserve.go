@@ -18,7 +18,9 @@ type GroupReservation struct {
 	Awaits []cluster.PodID // who has to end, as far as it is known the last to end first
 	// Start is when all of them have ended at the latest, in Unix nanoseconds; 0: that is known of not all.
 	Start int64
-	Fits  bool // nobody has to end, by now, if its pods are not nominated
+	// Counts says that Start counts from now, and is another one each time: the last of them should have ended, or has not started.
+	Counts bool
+	Fits   bool // nobody has to end, by now, if its pods are not nominated
 }
 
 // mostNamed is how many nodes a text names.
@@ -40,11 +42,14 @@ func (r *GroupReservation) Says(nodes []string) string {
 	case len(r.Awaits) > 1:
 		pods = fmt.Sprintf("%d pods there are to end first", len(r.Awaits))
 	}
-	when := "nobody knows when"
-	if r.Start != 0 {
-		when = "at the latest at " + time.Unix(0, r.Start).UTC().Format(time.RFC3339)
+	when := ", nobody knows when"
+	switch {
+	case r.Counts:
+		when = ""
+	case r.Start != 0:
+		when = ", at the latest at " + time.Unix(0, r.Start).UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf("%s: %s, %s", where, pods, when)
+	return fmt.Sprintf("%s: %s%s", where, pods, when)
 }
 
 // less reports whether one reservation is the better one: its room is free earlier, or fewer pods are in the way.
@@ -69,15 +74,15 @@ func ReserveGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int6
 			return err
 		}
 		t, all, before, may := reserving(w, key, pods)
-		if !may {
+		if !may || len(all) == 0 {
 			return nil
 		}
-		ending := t.ending(now)
+		ending := t.ending(len(all), t.domainsOf(all), now)
 		for d := range all {
 			if err := w.Between(); err != nil {
 				return err
 			}
-			found, fits, err := t.await(&all[d], ending, before)
+			found, fits, err := t.await(&all[d], ending[d], before)
 			switch {
 			case err != nil:
 				return fmt.Errorf("reserve for a group: %w", err)
@@ -167,7 +172,12 @@ func AwaitGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int64)
 		return GroupReservation{}, false, nil
 	}
 	reserved.name = all[k].name
-	if out, ok, err = t.await(&reserved, t.ending(now), before); err != nil {
+	if out, ok, err = t.await(&reserved, t.ending(1, func(i cluster.NodeIndex) int {
+		if reserved.nodes.Has(i) {
+			return 0
+		}
+		return -1
+	}, now)[0], before); err != nil {
 		return GroupReservation{}, false, fmt.Errorf("await room for a group: %w", err)
 	}
 	return out, ok, nil
@@ -204,12 +214,38 @@ func reserving(w *World, key cluster.GroupKey, pods []cluster.PodID) (t *trial, 
 
 // ending is a pod on a node that ends by itself.
 type ending struct {
-	unit
-	at int64 // in Unix nanoseconds, at the latest; math.MaxInt64: nobody knows
+	id          cluster.PodID
+	started, at int64 // in Unix nanoseconds; it ends at the latest, math.MaxInt64: nobody knows
+	counts      bool  // that is from now on
 }
 
-// ending returns the pods on nodes that end by themselves, but for those of the group, by when they are expected to. Those of a gang that lacks pods which wait for a node may wait for these, and do not end.
-func (t *trial) ending(now int64) []*ending {
+// domainsOf returns what tells which of some domains a node is in; -1: none.
+func (t *trial) domainsOf(all []domain) func(cluster.NodeIndex) int {
+	if all[0].anywhere {
+		return func(cluster.NodeIndex) int { return 0 }
+	}
+	st := t.w.State()
+	byName, name, known := make(map[string]int, len(all)), domainOf(st, t.group.Topology), make(map[cluster.NodeIndex]int)
+	for k := range all {
+		byName[all[k].name] = k
+	}
+	return func(i cluster.NodeIndex) int {
+		k, ok := known[i]
+		if !ok {
+			k = -1
+			if is, labelled := name(i); labelled {
+				if d, ok := byName[is]; ok {
+					k = d
+				}
+			}
+			known[i] = k
+		}
+		return k
+	}
+}
+
+// ending returns of each of n domains the pods on nodes that end by themselves, but for those of the group, by when they are expected to. Those of a gang that lacks pods which wait for a node may wait for these, and do not end.
+func (t *trial) ending(n int, in func(cluster.NodeIndex) int, now int64) [][]ending {
 	st := t.w.State()
 	known := make(map[cluster.GroupKey]bool)
 	stands := func(key cluster.GroupKey) bool {
@@ -221,31 +257,33 @@ func (t *trial) ending(now int64) []*ending {
 		}
 		return lacks
 	}
-	var out []*ending
+	out := make([][]ending, n)
 	for id, row := range st.Pods() {
 		if row.Node == cluster.NoNode {
 			continue
 		}
-		key, named := cluster.GroupOf(&row.Pod)
-		if named && key == t.key {
-			continue
-		}
 		at, ends := endOf(row, now)
-		if !ends || named && !row.Deleting && !row.Victim && stands(key) {
+		if !ends {
 			continue
 		}
-		e := evictee{id, row.Pod, row.Phase == cluster.Assumed, st.Chosen(id), st.Class(row.Class), st.Labels(row.Labels)}
-		out = append(out, &ending{unit: unit{rows: []evictee{e}, node: row.Node}, at: at})
-	}
-	started := func(e *ending) int64 {
-		if s := e.rows[0].pod.Started; s != 0 {
-			return s
+		d := in(row.Node)
+		if d < 0 {
+			continue
 		}
-		return math.MaxInt64
+		if key, named := cluster.GroupOf(&row.Pod); named && (key == t.key || !row.Deleting && !row.Victim && stands(key)) {
+			continue
+		}
+		e := ending{id: id, started: row.Started, at: at, counts: at <= now || row.Started == 0 && at != math.MaxInt64}
+		if e.started == 0 {
+			e.started = math.MaxInt64
+		}
+		out[d] = append(out[d], e)
 	}
-	slices.SortFunc(out, func(a, b *ending) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(started(a), started(b)), cmp.Compare(a.rows[0].id, b.rows[0].id))
-	})
+	for _, of := range out {
+		slices.SortFunc(of, func(a, b ending) int {
+			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.started, b.started), cmp.Compare(a.id, b.id))
+		})
+	}
 	return out
 }
 
@@ -266,25 +304,19 @@ func endOf(row *cluster.PodRow, now int64) (at int64, ends bool) {
 	return max(now, started+int64(row.Ends)*int64(time.Second)), true
 }
 
-// await finds who has to end so that the group fits in a domain. The World is as before.
-func (t *trial) await(d *domain, all []*ending, before int) (out GroupReservation, fits bool, err error) {
+// await finds who of those that end in a domain, in their order, has to end so that the group fits there. The World is as before.
+func (t *trial) await(d *domain, all []ending, before int) (out GroupReservation, fits bool, err error) {
 	start := len(t.w.steps)
 	defer func() {
 		if undone := t.w.undo(start); err == nil {
 			err = undone
 		}
 	}()
-	var those []*unit
-	at := make(map[*unit]int64)
-	for _, e := range all {
-		if e.in(d.nodes) {
-			those = append(those, &e.unit)
-			at[&e.unit] = e.at
-		}
-	}
 	// 1. Does it fit at all?
-	if err := t.away(those); err != nil {
-		return GroupReservation{}, false, err
+	for _, e := range all {
+		if err := t.w.Apply(cluster.PodRemoved{ID: e.id}); err != nil {
+			return GroupReservation{}, false, err
+		}
 	}
 	if fits, err = t.fits(d, before); err != nil || !fits {
 		return GroupReservation{}, false, err
@@ -294,6 +326,13 @@ func (t *trial) await(d *domain, all []*ending, before int) (out GroupReservatio
 	}
 	if fits, err = t.fits(d, before); err != nil || fits {
 		return GroupReservation{}, fits, err
+	}
+	st := t.w.State()
+	those, of := make([]*unit, len(all)), make(map[*unit]*ending, len(all))
+	for k := range all {
+		row := st.Pod(all[k].id)
+		those[k] = &unit{rows: []evictee{{all[k].id, row.Pod, row.Phase == cluster.Assumed, st.Chosen(all[k].id), st.Class(row.Class), st.Labels(row.Labels)}}, node: row.Node}
+		of[those[k]] = &all[k]
 	}
 	// 2. How many have to end, if they end in this order? It does not fit when so many are gone, but when most are.
 	gone, most := 0, len(those)
@@ -329,7 +368,12 @@ func (t *trial) await(d *domain, all []*ending, before int) (out GroupReservatio
 	}
 	for _, u := range in {
 		out.Awaits = append(out.Awaits, u.rows[0].id)
-		out.Start = max(out.Start, at[u])
+		switch e := of[u]; {
+		case e.at > out.Start:
+			out.Start, out.Counts = e.at, e.counts
+		case e.at == out.Start:
+			out.Counts = out.Counts || e.counts
+		}
 	}
 	if out.Start == math.MaxInt64 {
 		out.Start = 0
