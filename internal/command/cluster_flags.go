@@ -87,7 +87,7 @@ func (f *clusterFlags) addPlacing(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.fitResources, "fit-resources", []string{"cpu:1", "memory:1"}, "what NodeResourcesFit scores, as resource:weight")
 	fs.Int32Var(&f.shards, "shards", 4, "parts the queue is cut into, 1 to 256; 1 where a plugin of others sorts it")
 	fs.BoolVar(&f.seesVolumes, "preemption-sees-volumes", false, "where room is looked for, count volumes as detached that only pods use which would be evicted: kube-scheduler does not, and finds nobody to evict on nodes that are full of attached volumes")
-	fs.DurationVar(&f.cluster.ReserveForGroups, reserveFlag, 0, "for how long a gang that fits nowhere waits before the room is reserved for it that pods leave which end by themselves; at least 1s, or 0: never")
+	fs.DurationVar(&f.cluster.ReserveForGroups, reserveFlag, 0, "for how long a gang that fits nowhere waits before the room is reserved for it that pods leave which end by themselves; at least 1s, or 0: never; cluster-autoscaler adds no nodes for a gang that has room reserved")
 	fs.BoolVar(&f.options.RequireCSIDrivers, "require-csi-drivers", false, "place no pod with a volume of a CSI driver on a node whose CSINode does not list the driver (yet), whatever the CSIDriver says")
 	fs.Uint64Var(&f.seed, "seed", 0, "of the order in which nodes of equal score are preferred")
 }
