@@ -27,6 +27,7 @@ func TestNoMorePodsFitThanTheyRequest(t *testing.T) {
 	}
 	apply(cluster.PodSet{ID: 0, Pod: cluster.Pod{UID: "p", Class: 1, NodeName: "a"}}) // leaves 3 CPUs of a
 	apply(cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "q", Class: 2}})
+	nodes := []cluster.NodeIndex{0, 1, 2, 3}
 	small, large := st.Class(1), st.Class(2)
 	ignoring := profile
 	ignoring.IgnoredResources = []string{"example.com/gpu"}
@@ -44,11 +45,11 @@ func TestNoMorePodsFitThanTheyRequest(t *testing.T) {
 		{"cards do not count", &ignoring, []*cluster.Class{small}, 3 + 9 + 2},
 		{"nothing counts", &without, []*cluster.Class{small}, 100},
 	} {
-		if got := AtMost(st, test.profile, st.Nodes.Live, test.classes, 100); got != test.want {
+		if got := ComersOf(st, test.profile, test.classes).AtMost(st, nodes, 100); got != test.want {
 			t.Errorf("%s: %d, want %d", test.name, got, test.want)
 		}
 	}
-	if got := AtMost(st, &profile, st.Nodes.Live, []*cluster.Class{small}, 2); got < 2 || got > 3 {
+	if got := ComersOf(st, &profile, []*cluster.Class{small}).AtMost(st, nodes, 2); got < 2 || got > 3 {
 		t.Errorf("of 2 that are enough: %d", got)
 	}
 }

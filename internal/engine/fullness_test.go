@@ -47,11 +47,11 @@ func TestScorePlacement_Resources(t *testing.T) {
 			profile.FitResources = test.resources
 			st := cluster.New(cluster.Version{Epoch: 1})
 			apply(t, st, cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{profile}}})
-			placement := cluster.NewBitmap(len(test.nodes))
+			var placement []cluster.NodeIndex
 			for i, has := range test.nodes {
 				apply(t, st, cluster.NodeSet{Index: cluster.NodeIndex(i), Node: cluster.Node{Name: string(rune('a' + i)), Allocatable: quantities(has)}})
 				if i < test.within {
-					placement.Set(cluster.NodeIndex(i))
+					placement = append(placement, cluster.NodeIndex(i))
 				}
 			}
 			class := func(id int, a amounts) {
@@ -72,7 +72,7 @@ func TestScorePlacement_Resources(t *testing.T) {
 				apply(t, st, cluster.PodSet{ID: cluster.PodID(id), Pod: cluster.Pod{UID: string(rune('p' + id)), Class: cluster.ClassID(id)}})
 				pods = append(pods, st.Class(cluster.ClassID(id)))
 			}
-			if got := FullnessOf(st, &profile, placement, pods).Score; got != test.want {
+			if got := ComersOf(st, &profile, pods).Fullness(st, placement).Score; got != test.want {
 				t.Errorf("%d, want %d", got, test.want)
 			}
 		})

@@ -97,7 +97,7 @@ func ConfirmGroup(w *World, key cluster.GroupKey, found *GroupOutcome) (fits boo
 		}
 		// 2. Elsewhere, near the others if the group prefers that.
 		for level := len(t.group.Preferred); level >= 0; level-- {
-			near := d.nodes
+			near := t.in(d)
 			if level > 0 && len(left) > 0 {
 				near = t.nearTo(found, left, d, level)
 			}
@@ -151,7 +151,7 @@ func (t *trial) nearTo(found *GroupOutcome, left []*PodOutcome, d *domain, level
 	}
 	near := cluster.NewBitmap(st.Nodes.Len())
 	for i := range cluster.NodeIndex(st.Nodes.Len()) {
-		if d.nodes.Has(i) {
+		if t.in(d).Has(i) {
 			if name, ok := in(i); ok && there[name] {
 				near.Set(i)
 			}
@@ -174,7 +174,7 @@ func confirming(w *World, key cluster.GroupKey, found *GroupOutcome) (*trial, *d
 		}
 	}
 	if len(group.Topology) == 0 {
-		return t, &domain{nodes: st.Nodes.Live, anywhere: true}
+		return t, everywhere(st)
 	}
 	all := domains(st, group.Topology)
 	if st.GroupPlaced(key) > 0 {
@@ -183,7 +183,7 @@ func confirming(w *World, key cluster.GroupKey, found *GroupOutcome) (*trial, *d
 			return nil, nil
 		}
 	}
-	k := slices.IndexFunc(all, func(d domain) bool { return d.name == found.Domain })
+	k := domainNamed(all, found.Domain)
 	if k < 0 {
 		return nil, nil
 	}
@@ -197,7 +197,7 @@ func (t *trial) stays(p *PodOutcome, d *domain) (ok bool, err error) {
 	}
 	st := t.w.State()
 	node := st.Nodes.ByName(p.Node)
-	if node == cluster.NoNode || !d.nodes.Has(node) {
+	if node == cluster.NoNode || !t.in(d).Has(node) {
 		return false, nil
 	}
 	v, known := t.w.Evaluator().Node(st, engine.SubjectOf(&st.Pod(p.Pod).Pod), p.Pod, node)
@@ -242,6 +242,9 @@ type trial struct {
 	// before is how many pods of the group have nodes, waits is GroupOutcome.Waits.
 	before int
 	waits  bool
+	within cluster.Bitmap // the nodes of a domain, if one is looked at; see in
+	of     *domain
+	comers *engine.Comers // the pods, once it has been asked for; see coming
 	room   []engine.NodeTotal
 	asked  int                                // how often nodes were scored for a pod
 	said   map[engine.Subject]*failure        // why pods of a subject fit nowhere, in the end
@@ -303,8 +306,61 @@ const Unschedulable = "pod group is unschedulable"
 // domain is the nodes with the same values of some labels.
 type domain struct {
 	name     string
-	nodes    cluster.Bitmap
-	anywhere bool // all nodes: the group has no topology
+	nodes    []cluster.NodeIndex // there may be as many domains as nodes: a set of all nodes for each would be too large
+	anywhere bool                // all nodes: the group has no topology
+}
+
+// everywhere returns all nodes.
+func everywhere(st *cluster.State) *domain {
+	d := domain{nodes: make([]cluster.NodeIndex, 0, st.Nodes.Count()), anywhere: true}
+	for i := range cluster.NodeIndex(st.Nodes.Len()) {
+		if st.Nodes.Live.Has(i) {
+			d.nodes = append(d.nodes, i)
+		}
+	}
+	return &d
+}
+
+// in returns the nodes of a domain as a set, which holds until it is asked for that of another one. The domain is not to change.
+func (t *trial) in(d *domain) cluster.Bitmap {
+	switch st := t.w.State(); {
+	case d.anywhere:
+		return st.Nodes.Live
+	case t.of == d:
+		return t.within
+	case t.of != nil:
+		for _, i := range t.of.nodes {
+			t.within.Clear(i)
+		}
+	default:
+		t.within = cluster.NewBitmap(st.Nodes.Len())
+	}
+	for _, i := range d.nodes {
+		t.within.Set(i)
+	}
+	t.of = d
+	return t.within
+}
+
+// domainAt returns the place of the domain of a node among some, which are by name; less than 0: it is in none.
+func domainAt(st *cluster.State, all []domain, in func(cluster.NodeIndex) (string, bool), node cluster.NodeIndex) int {
+	if !st.Nodes.Live.Has(node) {
+		return -1
+	}
+	name, labelled := in(node)
+	if !labelled {
+		return -1
+	}
+	return domainNamed(all, name)
+}
+
+// domainNamed is likewise.
+func domainNamed(all []domain, name string) int {
+	k, is := slices.BinarySearchFunc(all, name, func(d domain, name string) int { return cmp.Compare(d.name, name) })
+	if !is {
+		return -1
+	}
+	return k
 }
 
 // domains returns the domains of some labels, by name.
@@ -324,9 +380,9 @@ func domains(st *cluster.State, keys []string) []domain {
 		if !ok {
 			d = len(out)
 			at[name] = d
-			out = append(out, domain{name: name, nodes: cluster.NewBitmap(st.Nodes.Len())})
+			out = append(out, domain{name: name})
 		}
-		out[d].nodes.Set(i)
+		out[d].nodes = append(out[d].nodes, i)
 	}
 	slices.SortFunc(out, func(a, b domain) int { return cmp.Compare(a.name, b.name) })
 	return out
@@ -367,7 +423,7 @@ type attempt struct {
 	placed int
 	total  int64 // of the nodes' scores
 	fit    engine.Fullness
-	atMost int // no more pods fit; see engine.AtMost
+	atMost int // no more pods fit; see engine.Comers
 }
 
 // inDomains places the pods in the best domain.
@@ -404,14 +460,16 @@ func (t *trial) inDomains() (GroupOutcome, error) {
 // no other can be better.
 func (t *trial) bestDomain(all []domain, before int) (*attempt, error) {
 	st, profile := t.w.State(), t.profile()
-	classes := t.ofPods()
 	order := make([]attempt, len(all))
 	for d := range all {
-		order[d] = attempt{domain: &all[d], fit: engine.FullnessOf(st, profile, all[d].nodes, classes)}
+		order[d] = attempt{domain: &all[d], fit: t.coming().Fullness(st, all[d].nodes)}
 	}
 	slices.SortStableFunc(order, func(a, b attempt) int { return b.fit.Compare(a.fit) })
-	order = t.roomy(order, classes, before)
-	most, tried := 0, make([]attempt, 0, len(order))
+	order = t.roomy(order, before)
+	most, tried := 0, make([]attempt, 0, 1) // the best of those with as many pods
+	better := func(a, b *attempt) int {
+		return cmp.Or(a.fit.Compare(b.fit), cmp.Compare(a.total, b.total), cmp.Compare(b.name, a.name))
+	}
 	var whole *engine.Fullness // of the first where all pods are placed
 	grows := engine.FullnessGrows(profile)
 	for k := range order {
@@ -424,18 +482,23 @@ func (t *trial) bestDomain(all []domain, before int) (*attempt, error) {
 		if err := t.w.Between(); err != nil {
 			return nil, err
 		}
-		a, err := t.in(order[k].domain)
+		a, err := t.attempt(order[k].domain)
 		if err != nil {
 			return nil, err
 		}
 		a.fit = order[k].fit
 		switch {
 		case a.placed < len(t.pods):
-			a.fit = engine.FullnessOf(st, profile, a.domain.nodes, t.classes(&a))
+			a.fit = engine.ComersOf(st, profile, t.classes(&a)).Fullness(st, a.domain.nodes)
 		case whole == nil:
 			whole = &a.fit
 		}
-		tried, most = append(tried, a), max(most, a.placed)
+		most = max(most, a.placed)
+		if k := slices.IndexFunc(tried, func(b attempt) bool { return b.placed == a.placed }); k < 0 {
+			tried = append(tried, a)
+		} else if better(&a, &tried[k]) > 0 {
+			tried[k] = a
+		}
 	}
 	score := func(a *attempt) int64 { // as kube-scheduler's PodGroupPodsCount and NodeResourcesFit give it
 		return podsScore(before+a.placed, before+most) + a.fit.Score
@@ -447,7 +510,7 @@ func (t *trial) bestDomain(all []domain, before int) (*attempt, error) {
 		return 0
 	}
 	best := slices.MaxFunc(tried, func(a, b attempt) int {
-		return cmp.Or(cmp.Compare(enough(&a), enough(&b)), cmp.Compare(score(&a), score(&b)), a.fit.Compare(b.fit), cmp.Compare(a.total, b.total), cmp.Compare(b.name, a.name))
+		return cmp.Or(cmp.Compare(enough(&a), enough(&b)), cmp.Compare(score(&a), score(&b)), better(&a, &b))
 	})
 	return &best, nil
 }
@@ -461,10 +524,10 @@ func podsScore(pods, most int) int64 {
 }
 
 // roomy returns those of some domains where enough pods may fit, by what they request; if there are none, all, those first where most may: how far the group comes is to be said.
-func (t *trial) roomy(order []attempt, classes []*cluster.Class, before int) (out []attempt) {
+func (t *trial) roomy(order []attempt, before int) (out []attempt) {
 	st, enough := t.w.State(), max(t.wants-before, 1)
 	for k := range order {
-		order[k].atMost = engine.AtMost(st, t.profile(), order[k].domain.nodes, classes, len(t.pods))
+		order[k].atMost = t.coming().AtMost(st, order[k].domain.nodes, len(t.pods))
 		if order[k].atMost >= enough {
 			out = append(out, order[k])
 		}
@@ -480,12 +543,13 @@ func (t *trial) roomy(order []attempt, classes []*cluster.Class, before int) (ou
 func (t *trial) whereItIs(all []domain) ([]domain, error) {
 	st := t.w.State()
 	var is *domain
+	in := domainOf(st, t.group.Topology)
 	for _, id := range st.GroupPods(t.key) {
 		row := st.Pod(id)
 		if !row.Placed() {
 			continue
 		}
-		k := slices.IndexFunc(all, func(d domain) bool { return d.nodes.Has(row.Node) })
+		k := domainAt(st, all, in, row.Node)
 		switch {
 		case k < 0:
 			return nil, fmt.Errorf("cannot determine domain for already scheduled pods: no topology domain found for pod %s/%s", row.Namespace, row.Name)
@@ -504,8 +568,8 @@ func (t *trial) profile() *cluster.Profile {
 	return st.Profile(st.Class(st.Pod(t.pods[0]).Class).Spec.SchedulerName)
 }
 
-// in finds out how the pods would be placed in a domain, and leaves everything as it was. Pods that fit nowhere are tried again as long as others are placed: they may want to be near those.
-func (t *trial) in(d *domain) (attempt, error) {
+// attempt finds out how the pods would be placed in a domain, and leaves everything as it was. Pods that fit nowhere are tried again as long as others are placed: they may want to be near those.
+func (t *trial) attempt(d *domain) (attempt, error) {
 	a := attempt{domain: d, nodes: make([]cluster.NodeIndex, len(t.pods))}
 	left := make([]int, len(t.pods))
 	for k := range t.pods {
@@ -517,7 +581,7 @@ func (t *trial) in(d *domain) (attempt, error) {
 		placed := a.placed
 		still := left[:0]
 		for _, k := range left {
-			node, total, ok := t.best(t.pods[k], d.nodes)
+			node, total, ok := t.best(t.pods[k], t.in(d))
 			if ok {
 				switch err := t.w.assume(t.pods[k], node); {
 				case errors.Is(err, errNoVolumes):
@@ -622,7 +686,7 @@ func (t *trial) take(a *attempt, of int) ([]PodOutcome, error) {
 		if err := t.w.Between(); err != nil {
 			return nil, err
 		}
-		why := t.explain(id, a.domain.nodes)
+		why := t.explain(id, t.in(a.domain))
 		out[k].Outcome, out[k].Nodes, out[k].Verdicts, out[k].Message, out[k].Elsewhere = Unplaced, why.nodes, why.why, why.message, why.elsewhere
 	}
 	return out, nil

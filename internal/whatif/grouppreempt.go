@@ -46,7 +46,7 @@ func PreemptGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (out Gro
 	if before+len(pods) < t.wants {
 		return GroupPreemption{}, "", false, nil
 	}
-	all := []domain{{nodes: st.Nodes.Live, anywhere: true}}
+	all := []domain{*everywhere(st)}
 	if len(group.Topology) > 0 {
 		all = domains(st, group.Topology)
 		if before > 0 {
@@ -98,8 +98,8 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 	if t.profile() == nil {
 		return GroupPreemption{}, false, nil
 	}
-	d := domain{nodes: st.Nodes.Live, anywhere: true}
-	all := []domain{d}
+	all := []domain{*everywhere(st)}
+	d := &all[0]
 	if len(group.Topology) > 0 {
 		all = domains(st, group.Topology)
 		if before > 0 {
@@ -107,11 +107,11 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 				return GroupPreemption{}, false, nil
 			}
 		}
-		k := slices.IndexFunc(all, func(d domain) bool { return d.name == found.Domain })
+		k := domainNamed(all, found.Domain)
 		if k < 0 {
 			return GroupPreemption{}, false, nil
 		}
-		d = all[k]
+		d = &all[k]
 	}
 	now.Domain = found.Domain
 	for k, id := range found.Found.Victims {
@@ -128,7 +128,7 @@ func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID
 		}
 	}
 	// Of them, fewer may have to go by now.
-	now, ok, err = t.makeRoom(&d, t.unitsOf(slices.Values(now.Found.Victims)), before)
+	now, ok, err = t.makeRoom(d, t.unitsOf(slices.Values(now.Found.Victims)), before)
 	return now, ok && len(now.Found.Victims) > 0 && now.Found.Violations <= found.Found.Violations, err
 }
 
@@ -169,7 +169,7 @@ type unit struct {
 	priority int32
 	group    bool // its pods name a group
 	started  int64
-	nodes    cluster.Bitmap // nil: those of one node only, which is node
+	nodes    []cluster.NodeIndex // nil: those of one node only, which is node
 	node     cluster.NodeIndex
 }
 
@@ -187,12 +187,7 @@ func (u *unit) in(d cluster.Bitmap) bool {
 	if u.nodes == nil {
 		return d.Has(u.node)
 	}
-	for w := range min(len(u.nodes), len(d)) {
-		if u.nodes[w]&d[w] != 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(u.nodes, d.Has)
 }
 
 // priority is that by which the group preempts.
@@ -245,14 +240,14 @@ func (t *trial) unitsOf(pods iter.Seq[cluster.PodID]) []*unit {
 			if g := st.PodGroup(key); g != nil && g.Whole {
 				u := whole[key]
 				if u == nil {
-					u = &unit{priority: importance(st, g, st.GroupPods(key)), group: true, started: math.MaxInt64, nodes: cluster.NewBitmap(st.Nodes.Len())}
+					u = &unit{priority: importance(st, g, st.GroupPods(key)), group: true, started: math.MaxInt64}
 					whole[key] = u
 					if u.priority < priority {
 						out = append(out, u)
 					}
 				}
 				u.rows, u.started = append(u.rows, e), min(u.started, started)
-				u.nodes.Set(row.Node)
+				u.nodes = append(u.nodes, row.Node)
 				continue
 			}
 		}
@@ -294,7 +289,7 @@ func (t *trial) makeRoom(d *domain, units []*unit, before int) (out GroupPreempt
 	}()
 	var those []*unit
 	for _, u := range units {
-		if u.in(d.nodes) {
+		if u.in(t.in(d)) {
 			those = append(those, u)
 		}
 	}
@@ -439,7 +434,7 @@ func (t *trial) spare(d *domain, before int, units []*unit) (gone []*unit, err e
 
 // fits reports whether the group fits in a domain. The World is as before.
 func (t *trial) fits(d *domain, before int) (fits bool, err error) {
-	if engine.AtMost(t.w.State(), t.profile(), d.nodes, t.ofPods(), t.wants-before) < t.wants-before {
+	if t.coming().AtMost(t.w.State(), d.nodes, t.wants-before) < t.wants-before {
 		return false, nil
 	}
 	err = t.w.Try(func() error {
@@ -448,6 +443,14 @@ func (t *trial) fits(d *domain, before int) (fits bool, err error) {
 		return err
 	})
 	return fits, err
+}
+
+// coming returns what the pods request together.
+func (t *trial) coming() *engine.Comers {
+	if t.comers == nil {
+		t.comers = engine.ComersOf(t.w.State(), t.profile(), t.ofPods())
+	}
+	return t.comers
 }
 
 // ofPods returns the classes of the pods.
@@ -463,7 +466,7 @@ func (t *trial) ofPods() []*cluster.Class {
 // places places the pods in a domain, and returns where, and how many.
 func (t *trial) places(d *domain) (nodes []cluster.NodeIndex, placed int, err error) {
 	if !d.anywhere {
-		a, err := t.in(d)
+		a, err := t.attempt(d)
 		return a.nodes, a.placed, err
 	}
 	outcomes, err := Place(t.w, t.pods, PlaceOptions{Brief: true, apart: true})

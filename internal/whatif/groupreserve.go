@@ -148,7 +148,7 @@ func AwaitGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int64)
 		return GroupReservation{Fits: !fits}, fits, nil
 	}
 	st := w.State()
-	reserved := domain{nodes: cluster.NewBitmap(st.Nodes.Len())}
+	reserved, of, in := domain{}, -1, domainOf(st, t.group.Topology)
 	for _, id := range pods {
 		name := st.Pod(id).Nominated
 		if name == "" {
@@ -158,22 +158,19 @@ func AwaitGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int64)
 		if i == cluster.NoNode {
 			return GroupReservation{}, false, nil
 		}
-		reserved.nodes.Set(i)
-	}
-	k := slices.IndexFunc(all, func(d domain) bool {
-		for w, nodes := range reserved.nodes {
-			if nodes != 0 && (w >= len(d.nodes) || nodes&^d.nodes[w] != 0) {
-				return false
-			}
+		k := domainAt(st, all, in, i)
+		if k < 0 || of >= 0 && of != k {
+			return GroupReservation{}, false, nil
 		}
-		return true
-	})
-	if k < 0 {
+		of, reserved.nodes = k, append(reserved.nodes, i)
+	}
+	if of < 0 {
 		return GroupReservation{}, false, nil
 	}
-	reserved.name = all[k].name
+	slices.Sort(reserved.nodes)
+	reserved.name, reserved.nodes = all[of].name, slices.Compact(reserved.nodes)
 	if out, ok, err = t.await(&reserved, t.ending(1, func(i cluster.NodeIndex) int {
-		if reserved.nodes.Has(i) {
+		if _, is := slices.BinarySearch(reserved.nodes, i); is {
 			return 0
 		}
 		return -1
@@ -199,7 +196,7 @@ func reserving(w *World, key cluster.GroupKey, pods []cluster.PodID) (t *trial, 
 	if before+len(pods) < t.wants || t.profile() == nil {
 		return nil, nil, 0, false
 	}
-	all = []domain{{nodes: st.Nodes.Live, anywhere: true}}
+	all = []domain{*everywhere(st)}
 	if len(group.Topology) > 0 {
 		all = domains(st, group.Topology)
 		if before > 0 {

@@ -25,7 +25,7 @@ type area struct {
 	rest  *area   // the nodes that lack it; nil: none does
 	here  int     // how many pods of the group are on its nodes
 
-	atMost  int // no more pods fit; see engine.AtMost
+	atMost  int // no more pods fit; see engine.Comers
 	least   int // of its parts, no fewer take the pods
 	takes   int // how many of the pods it takes alone; -1: that is not known
 	ordered bool
@@ -47,10 +47,8 @@ type near struct {
 	levels  [][]*area // by how many of the preferred labels they are of
 	members int       // how many pods of the group are on nodes
 	target  int       // how many of the pods can be placed
-	classes []*cluster.Class
-	scores  []int64 // of the first pod, by node
-	scratch cluster.Bitmap
-	looks   int // that are left
+	scores  []int64   // of the first pod, by node
+	looks   int       // that are left
 }
 
 // nearby places the pods where they are near each other, as far as so many looks at nodes tell. Not ok: they do not fit, or there are too few looks, or some of the pods have been nominated, so that others have gone for them where they go; then they are placed as if there were no preference.
@@ -61,7 +59,7 @@ func (t *trial) nearby(looks int) (out GroupOutcome, ok bool, err error) {
 			return GroupOutcome{}, false, nil
 		}
 	}
-	n := &near{trial: t, classes: t.ofPods(), scratch: cluster.NewBitmap(st.Nodes.Len()), looks: looks}
+	n := &near{trial: t, looks: looks}
 	n.find()
 	if n.target, err = n.most(); err != nil || n.target < max(t.wants-t.before, 1) {
 		return GroupOutcome{}, false, err
@@ -171,14 +169,14 @@ func (n *near) most() (most int, err error) {
 	st := n.w.State()
 	if len(n.group.Topology) == 0 {
 		err = n.w.Try(func() error {
-			_, most, err = n.places(&domain{nodes: st.Nodes.Live, anywhere: true})
+			_, most, err = n.places(everywhere(st))
 			return err
 		})
 		return most, err
 	}
 	tops := n.candidates(0)
 	for _, a := range tops {
-		n.with(a.nodes, func(in cluster.Bitmap) { a.atMost = engine.AtMost(st, n.profile(), in, n.classes, len(n.pods)) })
+		a.atMost = n.coming().AtMost(st, a.nodes, len(n.pods))
 	}
 	slices.SortFunc(tops, func(a, b *area) int { return cmp.Or(cmp.Compare(b.atMost, a.atMost), cmp.Compare(a.name, b.name)) })
 	for _, a := range tops {
@@ -209,40 +207,25 @@ func (n *near) try(areas ...*area) (a attempt, known bool, err error) {
 		return a, false, nil
 	}
 	before := n.asked
-	a, err = n.in(&domain{nodes: n.union(areas...)})
+	a, err = n.attempt(union(areas...))
 	n.looks -= (n.asked - before) * nodes
 	return a, err == nil, err
 }
 
-// with calls do with a set of nodes, which is to be used no longer.
-func (n *near) with(nodes []cluster.NodeIndex, do func(cluster.Bitmap)) {
-	for _, i := range nodes {
-		n.scratch.Set(i)
-	}
-	do(n.scratch)
-	for _, i := range nodes {
-		n.scratch.Clear(i)
-	}
-}
-
 // union returns the nodes of some areas.
-func (n *near) union(areas ...*area) cluster.Bitmap {
-	out := cluster.NewBitmap(n.w.State().Nodes.Len())
+func union(areas ...*area) *domain {
+	var d domain
 	for _, a := range areas {
-		for _, i := range a.nodes {
-			out.Set(i)
-		}
+		d.nodes = append(d.nodes, a.nodes...)
 	}
-	return out
+	return &d
 }
 
 // bound finds of each area how many pods it takes at most, and of how many parts it needs at least.
 func (n *near) bound() error {
 	st := n.w.State()
 	leaf := func(a *area) error {
-		n.with(a.nodes, func(in cluster.Bitmap) {
-			a.atMost = min(engine.AtMost(st, n.profile(), in, n.classes, len(n.pods)), len(n.pods))
-		})
+		a.atMost = min(n.coming().AtMost(st, a.nodes, len(n.pods)), len(n.pods))
 		return n.w.Between()
 	}
 	for k := len(n.levels) - 1; k >= 0; k-- {
@@ -320,7 +303,7 @@ func (n *near) order(a *area) {
 		for i := range n.scores {
 			n.scores[i] = math.MinInt64
 		}
-		n.room, _, _ = n.w.Evaluator().TotalsAmong(st, engine.SubjectOf(&st.Pod(n.pods[0]).Pod), n.union(n.levels[0]...), n.room[:0])
+		n.room, _, _ = n.w.Evaluator().TotalsAmong(st, engine.SubjectOf(&st.Pod(n.pods[0]).Pod), n.in(union(n.levels[0]...)), n.room[:0])
 		for _, total := range n.room {
 			n.scores[total.Node] = total.Total
 		}
@@ -329,7 +312,7 @@ func (n *near) order(a *area) {
 	for _, i := range a.nodes {
 		a.best = max(a.best, n.scores[i])
 	}
-	n.with(a.nodes, func(in cluster.Bitmap) { a.fit = engine.FullnessOf(st, n.profile(), in, n.classes) })
+	a.fit = n.coming().Fullness(st, a.nodes)
 }
 
 // search finds how the pods are placed nearest to each other; nil: they are not.

@@ -85,7 +85,7 @@ func TestGeneratePlacements(t *testing.T) {
 				for _, d := range all {
 					var names []string
 					for i := range cluster.NodeIndex(st.Nodes.Len()) {
-						if d.nodes.Has(i) {
+						if slices.Contains(d.nodes, i) {
 							names = append(names, st.Nodes.Spec[i].Name)
 						}
 					}
