@@ -72,3 +72,25 @@ func TestADomainForEachNodeTakesMemoryByNodes(t *testing.T) {
 		return nil
 	})
 }
+
+// TestDomainsAreComparedWithPauses has no room in 640 domains, of which one is tried: others have their turn, and it is looked at whether time is up, while all are compared.
+func TestDomainsAreComparedWithPauses(t *testing.T) {
+	const racks = 640
+	var events []source.Event
+	for k := range racks {
+		events = append(events, setNode(inRack(fmt.Sprint("node-", k), fmt.Sprint("rack-", k), 100)))
+	}
+	events = append(events, setPod(ofGroup(aPod("p", 400), "g")), setPod(ofGroup(aPod("q", 400), "h")),
+		setGroup(cluster.PodGroup{Name: "g", Topology: []string{rackKey}}), setGroup(cluster.PodGroup{Name: "h", Topology: []string{rackKey}, Preferred: []string{"other"}}))
+	s := sandbox(t, events...)
+	for group, want := range map[string]int{"g": 2 * racks / 64, "h": 3 * racks / 64} { // how full they would be, and how many fit; and then with a preference
+		paused := 0
+		err := s.Try(WithPause(t.Context(), func() error { paused++; return nil }), func(w *World) error {
+			_, err := PlaceGroup(w, groupKey(group), ids(w.State(), group))
+			return err
+		})
+		if err != nil || paused < want || paused > want+10 {
+			t.Errorf("%s: %d pauses, %v; want %d and a few", group, paused, err, want)
+		}
+	}
+}

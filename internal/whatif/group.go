@@ -462,10 +462,16 @@ func (t *trial) bestDomain(all []domain, before int) (*attempt, error) {
 	st, profile := t.w.State(), t.profile()
 	order := make([]attempt, len(all))
 	for d := range all {
+		if err := t.betweenDomains(d); err != nil {
+			return nil, err
+		}
 		order[d] = attempt{domain: &all[d], fit: t.coming().Fullness(st, all[d].nodes)}
 	}
 	slices.SortStableFunc(order, func(a, b attempt) int { return b.fit.Compare(a.fit) })
-	order = t.roomy(order, before)
+	order, err := t.roomy(order, before)
+	if err != nil {
+		return nil, err
+	}
 	most, tried := 0, make([]attempt, 0, 1) // the best of those with as many pods
 	better := func(a, b *attempt) int {
 		return cmp.Or(a.fit.Compare(b.fit), cmp.Compare(a.total, b.total), cmp.Compare(b.name, a.name))
@@ -524,9 +530,12 @@ func podsScore(pods, most int) int64 {
 }
 
 // roomy returns those of some domains where enough pods may fit, by what they request; if there are none, all, those first where most may: how far the group comes is to be said.
-func (t *trial) roomy(order []attempt, before int) (out []attempt) {
+func (t *trial) roomy(order []attempt, before int) (out []attempt, err error) {
 	st, enough := t.w.State(), max(t.wants-before, 1)
 	for k := range order {
+		if err := t.betweenDomains(k); err != nil {
+			return nil, err
+		}
 		order[k].atMost = t.coming().AtMost(st, order[k].domain.nodes, len(t.pods))
 		if order[k].atMost >= enough {
 			out = append(out, order[k])
@@ -536,7 +545,15 @@ func (t *trial) roomy(order []attempt, before int) (out []attempt) {
 		out = slices.Clone(order)
 		slices.SortStableFunc(out, func(a, b attempt) int { return cmp.Compare(b.atMost, a.atMost) })
 	}
-	return out
+	return out, nil
+}
+
+// betweenDomains is World.Between before every 64th of domains of which one costs little.
+func (t *trial) betweenDomains(k int) error {
+	if k%64 > 0 {
+		return nil
+	}
+	return t.w.Between()
 }
 
 // whereItIs returns the domain in which the pods of the group are that have nodes.

@@ -175,7 +175,10 @@ func (n *near) most() (most int, err error) {
 		return most, err
 	}
 	tops := n.candidates(0)
-	for _, a := range tops {
+	for k, a := range tops {
+		if err := n.betweenDomains(k); err != nil {
+			return 0, err
+		}
 		a.atMost = n.coming().AtMost(st, a.nodes, len(n.pods))
 	}
 	slices.SortFunc(tops, func(a, b *area) int { return cmp.Or(cmp.Compare(b.atMost, a.atMost), cmp.Compare(a.name, b.name)) })
