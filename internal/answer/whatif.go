@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -143,6 +144,10 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 		return nil, rpc.Invalid(rpc.Violation{Field: "manifest", Description: "it stands for no pod"})
 	}
 	response := &schedulingv1.GetCapacityResponse{Version: version(box)}
+	if deadline, ok := ctx.Deadline(); ok { // what has been counted by then is told
+		until := deadline.Add(-time.Until(deadline) / 3)
+		ctx = whatif.WithEnough(ctx, func() bool { return !time.Now().Before(until) })
+	}
 	err = try(ctx, box, func(w *whatif.World) error {
 		// 1. What is asked about, as it is now.
 		pods := load.Pods

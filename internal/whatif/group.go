@@ -28,6 +28,11 @@ type GroupOutcome struct {
 // and of domains that are equal by that the one with the least left, then that of which the scores of the nodes sum up to most, then the first by name. A group that prefers labels goes to the fewest of their domains that take as
 // many of its pods as can be placed: see near.
 func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutcome, error) {
+	return placeGroup(w, key, pods, nil)
+}
+
+// placeGroup is PlaceGroup where the domains of the group's topology may be known.
+func placeGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, all []domain) (GroupOutcome, error) {
 	st := w.State()
 	group := st.PodGroup(key)
 	if group == nil {
@@ -36,7 +41,7 @@ func PlaceGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (GroupOutc
 	if len(pods) == 0 {
 		return GroupOutcome{}, fmt.Errorf("place group: no pod of %v is to be placed", key)
 	}
-	t := trial{w: w, group: group, key: key, pods: pods}
+	t := trial{w: w, group: group, key: key, pods: pods, all: all}
 	if group.Gang {
 		t.wants = int(group.MinCount)
 	}
@@ -244,6 +249,7 @@ type trial struct {
 	waits  bool
 	within cluster.Bitmap // the nodes of a domain, if one is looked at; see in
 	of     *domain
+	all    []domain       // nil: they are not known
 	comers *engine.Comers // the pods, once it has been asked for; see coming
 	room   []engine.NodeTotal
 	asked  int                                // how often nodes were scored for a pod
@@ -429,7 +435,10 @@ type attempt struct {
 // inDomains places the pods in the best domain.
 func (t *trial) inDomains() (GroupOutcome, error) {
 	st := t.w.State()
-	all := domains(st, t.group.Topology)
+	all := t.all
+	if all == nil {
+		all = domains(st, t.group.Topology)
+	}
 	before := st.GroupPlaced(t.key)
 	if before > 0 {
 		var err error

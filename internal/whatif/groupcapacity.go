@@ -2,6 +2,8 @@ package whatif
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,7 +15,7 @@ import (
 // GroupRoom is how many more of a PodGroup fit.
 type GroupRoom struct {
 	Groups  int            // as if placed one after the other by Berth
-	AtLeast bool           // there may be room for more: the limit was reached
+	AtLeast bool           // there may be room for more: the limit was reached, or the time was up
 	Domains map[string]int // how many of them in each domain; empty for a group without a topology
 	// What stops the next one, unless AtLeast: how many nodes there are, why not these for the first of its pods that finds none, and a text. Of a group that is not tried, Message alone.
 	Nodes    int
@@ -26,7 +28,7 @@ type GroupRoom struct {
 const GroupOthersAsked = "pods of a PodGroup that extenders or plugin services are asked about are not placed"
 
 // GroupCapacity says how many more of a PodGroup with these pods fit, each whole: with as many of its pods as it wants, or all of them if it is no gang. Copies of the group are placed one after the other by PlaceGroup,
-// up to a limit from 1 to MaxCapacity, or as many as have 10,000 pods, without preemption. Each has a name of its own; claims are as Capacity says. The World is as before when it returns.
+// up to a limit from 1 to MaxCapacity, or as many as have 10,000 pods, or as are counted in the time there is (WithEnough), without preemption. Each has a name of its own; claims are as Capacity says. The World is as before when it returns.
 func GroupCapacity(w *World, group *cluster.PodGroup, pods []source.Pod, limit int) (GroupRoom, error) {
 	switch {
 	case limit < 1 || limit > MaxCapacity:
@@ -43,6 +45,35 @@ func GroupCapacity(w *World, group *cluster.PodGroup, pods []source.Pod, limit i
 		return GroupRoom{}, fmt.Errorf("capacity: %w", err)
 	}
 	return room, nil
+}
+
+type enoughKey struct{}
+
+// WithEnough returns a context of questions about the capacity for PodGroups, which say how many they have counted once enough is true, unless that is none.
+func WithEnough(ctx context.Context, enough func() bool) context.Context {
+	return context.WithValue(ctx, enoughKey{}, enough)
+}
+
+var errEnough = errors.New("enough has been counted")
+
+// untilEnough calls count, which ends between its parts with an error if there is enough, as long as counted says that something has been counted. It reports whether that is so.
+func (w *World) untilEnough(counted func() bool, count func() error) (ended bool, err error) {
+	enough, is := w.ctx.Value(enoughKey{}).(func() bool)
+	if !is {
+		return false, count()
+	}
+	ctx := w.ctx
+	w.ctx = WithPause(ctx, func() error {
+		if ended = ended || counted() && enough(); ended {
+			return errEnough
+		}
+		return between(ctx)
+	})
+	defer func() { w.ctx = ctx }()
+	if err = count(); ended {
+		return ctx.Err() == nil, ctx.Err()
+	}
+	return false, err
 }
 
 func fillGroups(w *World, group *cluster.PodGroup, pods []source.Pod, limit int) (room GroupRoom, err error) {
@@ -62,31 +93,38 @@ func fillGroups(w *World, group *cluster.PodGroup, pods []source.Pod, limit int)
 	if bytes > 0 {
 		most = min(most, max(maxSetBytes/bytes, 1))
 	}
-	for ; room.Groups < most; room.Groups++ {
-		key, ids, err := c.add(room.Groups)
-		if err != nil {
-			return room, err
-		}
-		if room.Groups == 0 {
-			room.Notes = NotAskedOf(w, ids)
-		}
-		out, err := PlaceGroup(w, key, ids)
-		if err != nil {
-			return room, err
-		}
-		if !out.Placed || out.Fit < wants {
-			room.stopped(&out)
-			return room, nil
-		}
-		if out.Domain != "" {
-			if room.Domains == nil {
-				room.Domains = make(map[string]int)
-			}
-			room.Domains[out.Domain]++
-		}
+	var all []domain // no copy changes a node
+	if len(group.Topology) > 0 {
+		all = domains(w.State(), group.Topology)
 	}
-	room.AtLeast = true
-	return room, nil
+	ended, err := w.untilEnough(func() bool { return room.Groups > 0 }, func() error {
+		for ; room.Groups < most; room.Groups++ {
+			key, ids, err := c.add(room.Groups)
+			if err != nil {
+				return err
+			}
+			if room.Groups == 0 {
+				room.Notes = NotAskedOf(w, ids)
+			}
+			out, err := placeGroup(w, key, ids, all)
+			if err != nil {
+				return err
+			}
+			if !out.Placed || out.Fit < wants {
+				room.stopped(&out)
+				return nil
+			}
+			if out.Domain != "" {
+				if room.Domains == nil {
+					room.Domains = make(map[string]int)
+				}
+				room.Domains[out.Domain]++
+			}
+		}
+		return nil
+	})
+	room.AtLeast = ended || err == nil && room.Groups == most
+	return room, err
 }
 
 // stopped says why a group is not placed whole.

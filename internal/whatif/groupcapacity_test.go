@@ -1,6 +1,7 @@
 package whatif
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -262,4 +263,50 @@ func TestAWorkloadWithAPodGroupIsThatGroup(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// TestWhatHasBeenCountedIsToldWhenTheTimeIsUp has time for some of 32 groups, but for the first in any case.
+func TestWhatHasBeenCountedIsToldWhenTheTimeIsUp(t *testing.T) {
+	group := cluster.PodGroup{Namespace: "default", Name: "g", Gang: true, MinCount: 3, Topology: []string{rackKey}}
+	var three []source.Pod
+	for k := range 3 {
+		three = append(three, ofGroup(aPod(fmt.Sprint("p", k), 100), "g"))
+	}
+	var events []source.Event
+	for k := range 10 {
+		events = append(events, setNode(inRack(fmt.Sprint("n", k), fmt.Sprint("rack", k/5), 1000)))
+	}
+	s := sandbox(t, events...)
+	before := s.state.Digest()
+	for _, test := range []struct {
+		parts      int // for how many there is time
+		least, fit int
+		atLeast    bool
+	}{{0, 1, 1, true}, {200, 2, 31, true}, {1_000_000, 32, 32, false}} {
+		parts := 0
+		ctx := WithEnough(t.Context(), func() bool { parts++; return parts > test.parts })
+		if err := s.Try(ctx, func(w *World) error {
+			room, err := GroupCapacity(w, &group, three, 100)
+			counted := 0
+			for _, n := range room.Domains {
+				counted += n
+			}
+			if room.Groups < test.least || room.Groups > test.fit || room.AtLeast != test.atLeast || counted != room.Groups {
+				t.Errorf("with time for %d parts %d fit, at least %v, %d in domains; want %d to %d, %v", test.parts, room.Groups, room.AtLeast, counted, test.least, test.fit, test.atLeast)
+			}
+			if w.State().Digest() != before || w.Context() != ctx {
+				t.Error("the world is not as it was")
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	if err := s.Try(WithEnough(gone, func() bool { cancel(); return true }), func(w *World) error {
+		_, err := GroupCapacity(w, &group, three, 100)
+		return err
+	}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want that the question has ended", err)
+	}
 }

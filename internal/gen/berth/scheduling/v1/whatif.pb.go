@@ -961,7 +961,7 @@ type GetCapacityResponse struct {
 	Version *Version `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// So many more fit; of a PodGroup, one after the other, each with as many of its pods as it wants, or all of them if it is no gang.
 	Fit int32 `protobuf:"varint,2,opt,name=fit,proto3" json:"fit,omitempty"`
-	// There may be room for more: limit was reached.
+	// There may be room for more: limit was reached, or the time was up.
 	AtLeast bool `protobuf:"varint,3,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
 	// What stops the next one, as kube-scheduler words it.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
