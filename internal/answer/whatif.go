@@ -161,8 +161,11 @@ func Capacity(ctx context.Context, box *whatif.Sandbox, req *schedulingv1.GetCap
 			pods = []source.Pod{pod}
 		case req.GetPodGroup() != "":
 			key := cluster.GroupKey{Namespace: cmp.Or(req.GetNamespace(), "default"), Name: req.GetPodGroup()}
-			is, its, ok := w.GroupAsItIs(key)
-			if !ok {
+			is, its, err := w.GroupAsItIs(key)
+			if err != nil {
+				return err
+			}
+			if is == nil {
 				return rpc.Error(codes.NotFound, rpc.ReasonNotFound, "PodGroup %v not found", key)
 			}
 			group, pods = is, its

@@ -30,11 +30,11 @@ const GroupOthersAsked = "pods of a PodGroup that extenders or plugin services a
 // GroupCapacity says how many more of a PodGroup with these pods fit, each whole: with as many of its pods as it wants, or all of them if it is no gang. Copies of the group are placed one after the other by PlaceGroup,
 // up to a limit from 1 to MaxCapacity, or as many as have 10,000 pods, or as are counted in the time there is (WithEnough), without preemption. Each has a name of its own; claims are as Capacity says. The World is as before when it returns.
 func GroupCapacity(w *World, group *cluster.PodGroup, pods []source.Pod, limit int) (GroupRoom, error) {
-	switch {
-	case limit < 1 || limit > MaxCapacity:
+	if limit < 1 || limit > MaxCapacity {
 		return GroupRoom{}, fmt.Errorf("capacity: %w: limit %d, want 1 to %d", ErrTooMuch, limit, MaxCapacity)
-	case len(pods) > maxCapacityPlaced:
-		return GroupRoom{}, fmt.Errorf("capacity: %w: the PodGroup has %d pods, at most %d are possible", ErrTooMuch, len(pods), maxCapacityPlaced)
+	}
+	if err := tooManyOfGroup(len(pods)); err != nil {
+		return GroupRoom{}, err
 	}
 	var room GroupRoom
 	err := w.Try(func() (err error) {
@@ -207,22 +207,38 @@ func (c *groupCopies) add(k int) (key cluster.GroupKey, ids []cluster.PodID, err
 	return cluster.GroupKey{Namespace: group.Namespace, Name: group.Name}, ids, nil
 }
 
-// GroupAsItIs returns a PodGroup and its pods, in the order in which they are tried, but for those that are being deleted. False: there is no such group.
-func (w *World) GroupAsItIs(key cluster.GroupKey) (*cluster.PodGroup, []source.Pod, bool) {
+// GroupAsItIs returns a PodGroup and its pods, in the order in which they are tried, but for those that are being deleted; nil: there is no such group. An error that wraps ErrTooMuch says that it has too many. What GroupCapacity
+// does not want of a pod, its Object, is left out.
+func (w *World) GroupAsItIs(key cluster.GroupKey) (*cluster.PodGroup, []source.Pod, error) {
 	st := w.State()
 	group := st.PodGroup(key)
 	if group == nil {
-		return nil, nil, false
+		return nil, nil, nil
 	}
-	ids := slices.Sorted(slices.Values(st.GroupPods(key)))
-	slices.SortStableFunc(ids, func(a, b cluster.PodID) int { return compareTurn(st.Pod(a), st.Pod(b)) })
-	var pods []source.Pod
-	for _, id := range ids {
-		if pod, _ := w.Pod(id); !pod.Deleting {
-			pods = append(pods, pod)
+	var ids []cluster.PodID
+	for _, id := range st.GroupPods(key) {
+		if !st.Pod(id).Deleting {
+			ids = append(ids, id)
 		}
 	}
-	return group, pods, true
+	if err := tooManyOfGroup(len(ids)); err != nil {
+		return nil, nil, err
+	}
+	slices.Sort(ids)
+	slices.SortStableFunc(ids, func(a, b cluster.PodID) int { return compareTurn(st.Pod(a), st.Pod(b)) })
+	pods := make([]source.Pod, len(ids))
+	for k, id := range ids {
+		pods[k] = w.pod(st.Pod(id))
+	}
+	return group, pods, nil
+}
+
+// tooManyOfGroup says so of the pods of a group of which copies are to be placed.
+func tooManyOfGroup(pods int) error {
+	if pods > maxCapacityPlaced {
+		return fmt.Errorf("capacity: %w: the PodGroup has %d pods, at most %d are possible", ErrTooMuch, pods, maxCapacityPlaced)
+	}
+	return nil
 }
 
 // Group returns the PodGroup of a workload that brings one, of which all pods have to be; nil if it brings none.

@@ -168,6 +168,24 @@ func TestAQuestionAboutGangsHasBounds(t *testing.T) {
 	})
 }
 
+func TestAGroupThatIsTooLargeIsNotCopied(t *testing.T) {
+	st := sandbox(t, setGroup(cluster.PodGroup{Name: "g"}), setPod(ofGroup(aPod("p", 1), "g"))).state
+	one := st.Pod(0)
+	for k := range cluster.PodID(maxCapacityPlaced) {
+		pod := one.Pod
+		pod.UID, pod.Name = fmt.Sprint("u", k), fmt.Sprint("q", k)
+		if err := st.Apply(cluster.PodSet{ID: 1 + k, Pod: pod}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	try(t, New(st, engine.EvaluatorConfig{}), func(w *World) error {
+		if _, pods, err := w.GroupAsItIs(groupKey("g")); !errors.Is(err, ErrTooMuch) || pods != nil {
+			t.Errorf("%d pods, %v; want that 10,001 are too many", len(pods), err)
+		}
+		return nil
+	})
+}
+
 func TestAnExistingGroupIsAskedAboutWithThePodsThatItHas(t *testing.T) {
 	gone := ofGroup(aPod("gone", 1000), "g")
 	gone.Deleting = true
@@ -176,12 +194,12 @@ func TestAnExistingGroupIsAskedAboutWithThePodsThatItHas(t *testing.T) {
 		setPod(on(ofGroup(aPod("p0", 1000), "g"), "n1")), setPod(prior(ofGroup(aPod("p1", 1000), "g"), 5)), setPod(prior(ofGroup(aPod("p2", 1000), "g"), 7)), setPod(gone),
 	}
 	try(t, sandbox(t, events...), func(w *World) error {
-		group, pods, ok := w.GroupAsItIs(groupKey("g"))
-		if !ok || group.MinCount != 3 || len(pods) != 3 || pods[0].Name != "p2" {
+		group, pods, err := w.GroupAsItIs(groupKey("g"))
+		if err != nil || group.MinCount != 3 || len(pods) != 3 || pods[0].Name != "p2" {
 			t.Errorf("%+v with %d pods, want the group with its three, that of the highest priority first", group, len(pods))
 		}
-		if _, _, ok := w.GroupAsItIs(groupKey("h")); ok {
-			t.Error("there is a group h")
+		if group, _, err := w.GroupAsItIs(groupKey("h")); group != nil || err != nil {
+			t.Errorf("there is a group h, %v", err)
 		}
 		room, err := GroupCapacity(w, group, pods, 10)
 		if room.Groups != 2 {

@@ -286,14 +286,20 @@ func (w *World) Pod(id cluster.PodID) (source.Pod, bool) {
 	if row == nil {
 		return source.Pod{}, false
 	}
-	pod := source.Pod{Pod: row.Pod, Class: w.State().Class(row.Class).Spec}
-	if labels := w.State().Labels(row.Labels); labels != nil {
-		pod.Labels = labels.LabelSet
-	}
+	pod := w.pod(row)
 	if w.ctx.Value(pluginsKey{}) != nil {
 		pod.Object = w.object(row)
 	}
 	return pod, true
+}
+
+// pod is Pod without the Object.
+func (w *World) pod(row *cluster.PodRow) source.Pod {
+	pod := source.Pod{Pod: row.Pod, Class: w.State().Class(row.Class).Spec}
+	if labels := w.State().Labels(row.Labels); labels != nil {
+		pod.Labels = labels.LabelSet
+	}
+	return pod
 }
 
 // RemovePod takes a pod away.
