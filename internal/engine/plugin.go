@@ -153,6 +153,11 @@ func Foreign(p *cluster.Profile) (names []string) {
 	return names
 }
 
+// ForeignNodes reports whether a profile has filters or scores of others, which are asked about each of its pods.
+func ForeignNodes(p *cluster.Profile) bool {
+	return slices.ContainsFunc(p.Filters, func(name string) bool { return PluginOf(name) == nil }) || slices.ContainsFunc(p.Weights, func(w cluster.PluginWeight) bool { return PluginOf(w.Name) == nil })
+}
+
 // PluginOf returns the plugin with a name, nil if there is none.
 func PluginOf(name string) *Plugin {
 	if k := rankOfPlugin(name); k < len(plugins) {

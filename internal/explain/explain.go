@@ -27,7 +27,7 @@ const (
 	Unsupported              // it asks for what Berth cannot judge
 	Preempting               // pods are being evicted so that it finds room
 	Yielded                  // another scheduler has its scheduler name at the moment
-	Incomplete               // its PodGroup is not there, or has too few pods: nobody tries to place it
+	Incomplete               // its PodGroup is not there, has too few pods, or cannot be placed by Berth: nobody tries to place it
 	NoNodes                  // there is no node at all
 	Rejected                 // no node can take it
 	Fits                     // some node can take it now: it waits for its turn, or the end of a backoff

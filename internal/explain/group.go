@@ -71,6 +71,9 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 		p := st.Pod(id)
 		return p.Placed() || p.Deleting || len(p.Gates) > 0 || st.Profile(st.Class(p.Class).Spec.SchedulerName) == nil || st.Yields(p.Class)
 	})
+	if g.Lacking = whatif.GroupApart(st, whatif.SchedulersOf(st, pods)); g.Lacking != "" {
+		return g, nil
+	}
 	if len(pods) == 0 || len(pods) > mostTried {
 		return nil, nil // what there is to say is said of the pod
 	}

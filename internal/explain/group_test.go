@@ -3,6 +3,7 @@ package explain
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,6 +27,9 @@ func TestTheExplanationOfAPodOfAGangIsThatOfTheGang(t *testing.T) {
 		}
 		return cluster.PodSet{ID: id, Pod: p}
 	}
+	second := engine.DefaultProfile("second")
+	asked := engine.DefaultProfile("default-scheduler")
+	asked.Filters = append(slices.Clone(asked.Filters), "GPUModel")
 	theirs := func(p *cluster.Pod) { p.Group = cluster.CoschedulingGroup("g") }
 	for _, test := range []struct {
 		name     string
@@ -45,6 +49,12 @@ func TestTheExplanationOfAPodOfAGangIsThatOfTheGang(t *testing.T) {
 			"default/p0 is not tried: its PodGroup g wants at least 2 pods, and of 2 that are there 1 have scheduling gates.", nil},
 		{"it fits", []cluster.Delta{gang(3), pod(0), pod(1), pod(2)}, "default/p0 is pending, though its PodGroup g fits: it waits for its turn.",
 			[]string{"PodGroup g has 3 pods, of which it wants at least 3 placed together."}},
+		{"a plugin of others filters nodes for it", []cluster.Delta{cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{asked}}}, gang(3), pod(0), pod(1), pod(2)},
+			"default/p0 is not tried: pods of a PodGroup that extenders or plugin services are asked about are not placed.", nil},
+		{"it is of two schedulers", []cluster.Delta{
+			cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{engine.DefaultProfile("default-scheduler"), second}}},
+			cluster.ClassDefined{ID: 2, Spec: cluster.ClassSpec{SchedulerName: "second"}}, gang(2), pod(0), pod(1, func(p *cluster.Pod) { p.Class = 2 }),
+		}, `default/p0 is not tried: all pods in a single pod group should have the same .spec.schedulerName set, got: "default-scheduler" and "second".`, nil},
 		{"it does not", []cluster.Delta{gang(4), pod(0), pod(1), pod(2), pod(3)}, "default/p0 is pending with its PodGroup: 3 of at least 4 pods of g fit.",
 			[]string{"It would fit with 1 more node like a1, or a minCount of 3."}},
 		{"no rack has room", []cluster.Delta{gang(5, rack), pod(0), pod(1), pod(2), pod(3), pod(4)}, "default/p0 is pending with its PodGroup: 2 of at least 5 pods of g fit, in a.",

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/berth-scheduler/berth/internal/cluster"
@@ -147,23 +148,51 @@ func groupUntried(w *World, group *cluster.PodGroup, pods []source.Pod) (string,
 	case len(pods) == 0:
 		return fmt.Sprintf("the PodGroup %s has no pods", group.Name), nil
 	}
-	scheduler := pods[0].Class.SchedulerName
-	for k := range pods {
-		if other := pods[k].Class.SchedulerName; other != scheduler {
-			return fmt.Sprintf("all pods in a single pod group should have the same .spec.schedulerName set, got: %q and %q", scheduler, other), nil
+	st, scheduler := w.State(), pods[0].Class.SchedulerName
+	why := GroupApart(st, func(yield func(string) bool) {
+		for k := range pods {
+			if !yield(pods[k].Class.SchedulerName) {
+				return
+			}
 		}
-	}
-	st := w.State()
+	})
 	switch {
 	case st.Profile(scheduler) == nil:
 		return "", fmt.Errorf("no profile is of the scheduler %q", scheduler)
 	case st.Settings.Yields(scheduler):
 		return "pods of " + scheduler + " are left to another scheduler: " + st.Settings.YieldedTo, nil
 	}
-	if inquiry, err := w.inquiry(scheduler); err != nil || inquiry != nil {
-		return GroupOthersAsked, err
+	return why, nil
+}
+
+// GroupApart returns why pods of a PodGroup that have these scheduler names are not placed by Berth whatever room there is, "" if they may be: they are of several schedulers, or plugins of others filter or score nodes for them. That extenders, or
+// plugins of others that reserve or permit, are asked about them is not known here.
+func GroupApart(st *cluster.State, schedulers iter.Seq[string]) string {
+	first, asks := "", false
+	for name := range schedulers {
+		if first != "" && name != first {
+			return fmt.Sprintf("all pods in a single pod group should have the same .spec.schedulerName set, got: %q and %q", first, name)
+		}
+		if first == "" {
+			profile := st.Profile(name)
+			first, asks = name, profile != nil && engine.ForeignNodes(profile)
+		}
 	}
-	return "", nil
+	if asks {
+		return GroupOthersAsked
+	}
+	return ""
+}
+
+// SchedulersOf returns the scheduler names of some pods.
+func SchedulersOf(st *cluster.State, pods []cluster.PodID) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, id := range pods {
+			if !yield(st.Class(st.Pod(id).Class).Spec.SchedulerName) {
+				return
+			}
+		}
+	}
 }
 
 // groupCopies makes copies of a PodGroup and its pods.

@@ -168,6 +168,51 @@ func TestAQuestionAboutGangsHasBounds(t *testing.T) {
 	})
 }
 
+// TestGroupsThatBerthDoesNotPlaceAreNotPlacedHere has room for a gang of a profile with a filter of others that nobody is asked about, and one of two schedulers.
+func TestGroupsThatBerthDoesNotPlaceAreNotPlacedHere(t *testing.T) {
+	st := sandbox(t, setNode(aNode("n1", "z", 7000)), setGroup(cluster.PodGroup{Name: "g", Gang: true, MinCount: 2}), setGroup(cluster.PodGroup{Name: "h", Gang: true, MinCount: 2})).state
+	own, asked := engine.DefaultProfile("default-scheduler"), engine.DefaultProfile("asked")
+	asked.Filters = append(slices.Clone(asked.Filters), "GPUModel")
+	if err := st.Apply(cluster.SettingsSet{Settings: cluster.Settings{Shards: 1, Profiles: []cluster.Profile{own, asked}}}); err != nil {
+		t.Fatal(err)
+	}
+	pod := func(name, group, scheduler string) source.Pod {
+		p := ofGroup(aPod(name, 100), group)
+		p.Class.SchedulerName = scheduler
+		return p
+	}
+	const mixed = `all pods in a single pod group should have the same .spec.schedulerName set, got: "default-scheduler" and "asked"`
+	for group, test := range map[string]struct {
+		pods []source.Pod
+		why  string
+	}{
+		"g": {[]source.Pod{pod("a", "g", "asked"), pod("b", "g", "asked")}, GroupOthersAsked},
+		"h": {[]source.Pod{pod("c", "h", "default-scheduler"), pod("d", "h", "asked")}, mixed},
+	} {
+		try(t, New(st, engine.EvaluatorConfig{}), func(w *World) error {
+			room, err := GroupCapacity(w, st.PodGroup(groupKey(group)), test.pods, 10)
+			if err != nil || room.Groups != 0 || room.Message != test.why {
+				t.Errorf("%s: there is room for %d, %q, %v; want %q", group, room.Groups, room.Message, err, test.why)
+			}
+			var ids []cluster.PodID
+			for _, p := range test.pods {
+				id, err := w.AddPod(p)
+				if err != nil {
+					return err
+				}
+				ids = append(ids, id)
+			}
+			out, err := Place(w, ids, PlaceOptions{})
+			for _, o := range out {
+				if o.Outcome != Unplaced || o.Message != test.why {
+					t.Errorf("%s is %v, %q; want %q", o.Name, o.Outcome, o.Message, test.why)
+				}
+			}
+			return err
+		})
+	}
+}
+
 func TestAGroupThatIsTooLargeIsNotCopied(t *testing.T) {
 	st := sandbox(t, setGroup(cluster.PodGroup{Name: "g"}), setPod(ofGroup(aPod("p", 1), "g"))).state
 	one := st.Pod(0)

@@ -29,7 +29,15 @@ func (p *placing) together(key cluster.GroupKey, members, left []int) ([]int, er
 	if err := between(p.w.ctx); err != nil {
 		return left, err
 	}
-	if why := p.incomplete(key); why != "" {
+	pods := make([]cluster.PodID, len(members))
+	for n, k := range members {
+		pods[n] = p.outcomes[k].Pod
+	}
+	why := p.incomplete(key)
+	if why == "" {
+		why = GroupApart(p.w.State(), SchedulersOf(p.w.State(), pods))
+	}
+	if why != "" {
 		for _, k := range members {
 			out := &p.outcomes[k]
 			out.Outcome, out.Node, out.Nodes, out.Verdicts, out.Message = Unplaced, "", p.w.State().Nodes.Count(), nil, why
@@ -38,10 +46,6 @@ func (p *placing) together(key cluster.GroupKey, members, left []int) ([]int, er
 			}
 		}
 		return append(left, members...), nil
-	}
-	pods := make([]cluster.PodID, len(members))
-	for n, k := range members {
-		pods[n] = p.outcomes[k].Pod
 	}
 	found, err := PlaceGroup(p.w, key, pods)
 	if err != nil {
