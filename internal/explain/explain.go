@@ -72,7 +72,7 @@ type Explanation struct {
 	// Notes say which plugin services could not be asked, and what one has answered in place of what it was asked.
 	Notes []string
 
-	// Group is the pod's PodGroup, nil if it names none, or is not tried for another reason. Of a pod of a group that waits no Changes are looked for, but those of the group.
+	// Group is the pod's PodGroup, nil if it names none, or is not tried for another reason. Of a pod of a group that waits no Changes are looked for, but those of the group, unless it is placed by itself: see Group.Alone.
 	Group *Group
 
 	// Candidates are the best nodes, best first, at most 10, as a commit would score them. A pod that requires a node has none: it goes
@@ -200,7 +200,7 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 		out.ByPlugins = len(said.refused) > 0
 		return nil
 	})
-	if err == nil && out.Cause == Rejected && !out.ByPlugins && out.Group == nil { // no change of a pod or a node is known to be what they want
+	if err == nil && out.Cause == Rejected && !out.ByPlugins && out.alone() { // no change of a pod or a node is known to be what they want
 		out.Changes, out.NoPreemption, err = found.changes(ctx, s, pod)
 	}
 	if err != nil {
@@ -208,6 +208,9 @@ func Explain(ctx context.Context, s *whatif.Sandbox, pod cluster.PodID) (Explana
 	}
 	return out, nil
 }
+
+// alone reports whether a pod is placed by itself, and so what helps it is no matter of a group.
+func (x *Explanation) alone() bool { return x.Group == nil || x.Group.Alone }
 
 func describe(st *cluster.State, row *cluster.PodRow) Pod {
 	class := st.Class(row.Class)

@@ -32,6 +32,8 @@ type Group struct {
 	Domain                   string // of one of which a pod is explained that is placed: where that is
 	// Missing is what keeps the first of its pods that finds no node from all nodes, with the others where they would be, as kube-scheduler words it.
 	Missing string
+	// Alone says that as many of its pods are placed as it wants, and where its others go does not depend on that: such a pod is explained as if it were of no group.
+	Alone   bool
 	Changes []string // single changes each of which would make it fit, the smallest first
 }
 
@@ -67,6 +69,9 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 		return g, nil
 	}
 	g.Topology, g.Preferred = is.Topology, is.Preferred
+	if is.Gang {
+		g.Wants = int(is.MinCount)
+	}
 	pods := slices.DeleteFunc(all, func(id cluster.PodID) bool {
 		p := st.Pod(id)
 		return p.Placed() || p.Deleting || len(p.Gates) > 0 || st.Profile(st.Class(p.Class).Spec.SchedulerName) == nil || st.Yields(p.Class)
@@ -77,11 +82,15 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 	if len(pods) == 0 || len(pods) > mostTried {
 		return nil, nil // what there is to say is said of the pod
 	}
+	if g.enough() && len(is.Topology) == 0 {
+		g.Alone, g.Fits, g.Fit = true, true, g.Placed
+		return g, nil
+	}
 	out, err := tryGroup(w, key, pods)
 	if err != nil {
 		return nil, err
 	}
-	g.Fits, g.Fit, g.Wants, g.Domain = out.Placed, out.Fit, out.Wants, out.Domain
+	g.Fits, g.Fit, g.Domain = out.Placed, out.Fit, out.Domain
 	if first := slices.IndexFunc(out.Pods, func(p whatif.PodOutcome) bool { return p.Outcome != whatif.Placed && len(p.Verdicts) > 0 }); first >= 0 && !g.Fits {
 		g.Missing = out.Pods[first].FitMessage()
 	}
@@ -91,6 +100,9 @@ func groupOf(w *whatif.World, row *cluster.PodRow) (*Group, error) {
 	g.Changes, err = g.changes(w, key, pods)
 	return g, err
 }
+
+// enough reports whether as many of its pods are placed as it wants, so that each other one is placed if it fits.
+func (g *Group) enough() bool { return g.Placed >= max(g.Wants, 1) }
 
 // placed says where the group of a placed pod is, which need not exist any more.
 func (g *Group) placed(st *cluster.State, is *cluster.PodGroup, row *cluster.PodRow) {
@@ -238,6 +250,9 @@ func (g *Group) says() string {
 	where := ""
 	if g.Domain != "" {
 		where = ", in " + g.Domain
+	}
+	if g.enough() {
+		return fmt.Sprintf("%s placed of %s, which wants no more, and no other fits%s", nAre(g.Placed), g.Name, where)
 	}
 	if g.Wants == 0 {
 		return fmt.Sprintf("no pod of %s fits%s", g.Name, where)

@@ -57,6 +57,15 @@ func TestTheExplanationOfAPodOfAGangIsThatOfTheGang(t *testing.T) {
 		}, `default/p0 is not tried: all pods in a single pod group should have the same .spec.schedulerName set, got: "default-scheduler" and "second".`, nil},
 		{"it does not", []cluster.Delta{gang(4), pod(0), pod(1), pod(2), pod(3)}, "default/p0 is pending with its PodGroup: 3 of at least 4 pods of g fit.",
 			[]string{"It would fit with 1 more node like a1, or a minCount of 3."}},
+		{"as many as it wants are placed, and this one does not fit", []cluster.Delta{
+			gang(2), pod(0), pod(1, func(p *cluster.Pod) { p.NodeName = "a1" }), pod(2, func(p *cluster.Pod) { p.NodeName = "a1" }), pod(3, func(p *cluster.Pod) { p.Group, p.NodeName = "", "b1" }),
+		}, "default/p0 is pending because none of 2 nodes can take it: 2 lack cpu.", []string{"PodGroup g has 3 pods, of which it wants at least 2 placed together.\n2 are placed.", "One change would help:\n  1. Add one node like b1."}},
+		{"as many as it wants are placed, and this one fits", []cluster.Delta{
+			gang(2), pod(0), pod(1, func(p *cluster.Pod) { p.NodeName = "a1" }), pod(2, func(p *cluster.Pod) { p.NodeName = "a1" }), pod(3),
+		}, "default/p0 is pending, though 1 of 2 nodes can take it: it waits for its turn.", []string{"2 are placed."}},
+		{"as many as it wants are placed, and there is no room in their rack", []cluster.Delta{
+			gang(2, rack), pod(0), pod(1, func(p *cluster.Pod) { p.NodeName = "a1" }), pod(2, func(p *cluster.Pod) { p.NodeName = "a1" }),
+		}, "default/p0 is pending with its PodGroup: 2 are placed of g, which wants no more, and no other fits, in a.", []string{"It would fit with 1 more node like a1."}},
 		{"no rack has room", []cluster.Delta{gang(5, rack), pod(0), pod(1), pod(2), pod(3), pod(4)}, "default/p0 is pending with its PodGroup: 2 of at least 5 pods of g fit, in a.",
 			[]string{"PodGroup g has 5 pods, of which it wants at least 5 placed together, all with the same example.com/rack.", "It would fit with 2 more nodes like a1, or a minCount of 2."}},
 		{"it prefers a topology", []cluster.Delta{preferring(3), pod(0), pod(1), pod(2)}, "default/p0 is pending, though its PodGroup g fits: it waits for its turn.",

@@ -51,7 +51,7 @@ func Text(x Explanation) string {
 		line("Were it not there, this would keep it off:")
 		x.Here.Miss.write(&b)
 	}
-	if x.Cause == Rejected && x.Group == nil { // what would help a group has been said
+	if x.Cause == Rejected && x.alone() { // what would help a group has been said
 		line("")
 		x.help(&b)
 	}
@@ -93,7 +93,7 @@ func (x *Explanation) Headline() string {
 		}
 	}
 	switch {
-	case x.Cause == Fits && x.Group != nil:
+	case x.Cause == Fits && !x.alone():
 		return fmt.Sprintf("%s is pending, though its PodGroup %s fits: it waits for its turn.", name, x.Group.Name)
 	case x.Cause == Fits:
 		return fmt.Sprintf("%s is pending, though %s can take it: it waits for its turn.", name, ofNodes(x.Feasible, x.Nodes))
