@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -42,8 +41,11 @@ func (t *term) traceCommit(req *binderv1.CommitRequest, resp *binderv1.CommitRes
 	}
 }
 
+// mostLinks is how many spans the span of a group links to: as many as OpenTelemetry keeps of a span by default.
+const mostLinks = 128
+
 // traceGroup makes the span of an attempt to place a PodGroup, below that of the call, if the attempt of any of its pods is traced; and in the trace of each of these the span of what came of the pod there.
-// They link to each other.
+// They link to each other, the former to mostLinks of the latter at most.
 func (t *term) traceGroup(ctx context.Context, g *grouped, err error, began, ended time.Time) {
 	if t.trace == nil {
 		return
@@ -55,7 +57,9 @@ func (t *term) traceGroup(ctx context.Context, g *grouped, err error, began, end
 			if attempts == nil {
 				attempts = make([]*trace.Attempt, len(g.req.GetPods()))
 			}
-			attempts[i], links = attempt, append(links, otel.Link{SpanContext: attempt.Root()})
+			if attempts[i] = attempt; len(links) < mostLinks {
+				links = append(links, otel.Link{SpanContext: attempt.Root()})
+			}
 		}
 	}
 	if attempts == nil {
@@ -78,7 +82,12 @@ func (t *term) traceGroup(ctx context.Context, g *grouped, err error, began, end
 	}
 	span.End(otel.WithTimestamp(ended))
 	link := otel.WithLinks(otel.Link{SpanContext: span.SpanContext()})
+	next := 0 // of g.open, which is in order
 	for i, attempt := range attempts {
+		n := -1
+		if next < len(g.open) && g.open[next] == i {
+			n, next = next, next+1
+		}
 		if attempt == nil {
 			continue
 		}
@@ -86,16 +95,15 @@ func (t *term) traceGroup(ctx context.Context, g *grouped, err error, began, end
 		if err == nil && i < len(g.outcomes) {
 			of[1] = trace.Result.String(commitResult(g.outcomes[i].Outcome.GetResult()))
 		}
-		if node := g.nodeOf(i); node != "" {
+		if node := g.nodeOf(i, n); node != "" {
 			of = append(of, trace.Node.String(node))
 		}
 		attempt.Span("group", began, ended, link, otel.WithAttributes(of...))
 	}
 }
 
-// nodeOf returns where the i-th pod of the request has been placed, "" if it has not been.
-func (g *grouped) nodeOf(i int) string {
-	n := slices.Index(g.open, i)
+// nodeOf returns where the i-th pod of the request, the n-th of the open ones, has been placed, "" if it has not been. Less than 0: it is not open.
+func (g *grouped) nodeOf(i, n int) string {
 	if n < 0 || g.outcomes[i].Outcome.GetResult() != binderv1.Outcome_RESULT_ASSUMED {
 		return ""
 	}
