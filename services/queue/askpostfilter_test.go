@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -124,27 +125,31 @@ func TestPluginsLookForAWayInTheirPlace(t *testing.T) {
 // A plugin that finds no way before preemption does not keep the pod from preempting, also if extenders have refused it before.
 func TestAPodPreemptsBehindAPluginThatFindsNoWay(t *testing.T) {
 	for _, refused := range []bool{false, true} {
-		w, _ := full(t)
-		asked := w.postFilters("A DefaultPreemption B", func([]string, *binderv1.AskPostFilterRequest) (*binderv1.AskPostFilterResponse, error) {
-			return found(binderv1.AskPostFilterResponse_RESULT_NONE, "tried"), nil
+		t.Run(fmt.Sprint(refused), func(t *testing.T) { preemptsBehind(t, refused) })
+	}
+}
+
+func preemptsBehind(t *testing.T, refused bool) {
+	w, _ := full(t)
+	asked := w.postFilters("A DefaultPreemption B", func([]string, *binderv1.AskPostFilterRequest) (*binderv1.AskPostFilterResponse, error) {
+		return found(binderv1.AskPostFilterResponse_RESULT_NONE, "tried"), nil
+	})
+	asks := 0
+	if refused {
+		w.ledger.node("n3", 1000)
+		w.asks("gpu", func(context.Context, string, *binderv1.AskRequest) (*binderv1.AskResponse, error) {
+			asks++
+			return refusedBy("no gpu", 1, false), nil
 		})
-		asks := 0
-		if refused {
-			w.ledger.node("n3", 1000)
-			w.asks("gpu", func(context.Context, string, *binderv1.AskRequest) (*binderv1.AskResponse, error) {
-				asks++
-				return refusedBy("no gpu", 1, false), nil
-			})
-		}
-		w.ledger.pod("gpu", 600, priority(10))
-		w.queueMember("q1")
-		until(t, "the pod is nominated", func() bool { return w.row("gpu").Nominated != "" })
-		if got := asked(); !slices.Equal(got, []string{"A"}) {
-			t.Errorf("asked %v, want A, before preemption", got)
-		}
-		if refused && asks != 1 {
-			t.Errorf("extenders were asked %d times, want once", asks)
-		}
+	}
+	w.ledger.pod("gpu", 600, priority(10))
+	w.queueMember("q1")
+	until(t, "the pod is nominated", func() bool { return w.row("gpu").Nominated != "" })
+	if got := asked(); !slices.Equal(got, []string{"A"}) {
+		t.Errorf("asked %v, want A, before preemption", got)
+	}
+	if refused && asks != 1 {
+		t.Errorf("extenders were asked %d times, want once", asks)
 	}
 }
 
