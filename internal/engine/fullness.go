@@ -26,7 +26,7 @@ func (f Fullness) Compare(other Fullness) int {
 type Comers struct {
 	none   bool             // there are none
 	scored []scoredResource // of each, the request is that of all of them
-	fit    bool             // NodeResourcesFit bounds how many fit
+	fit    bool             // how many fit is bounded by what they request
 	least  []leastRequest
 }
 
@@ -38,7 +38,7 @@ type leastRequest struct {
 
 // ComersOf sums up pods of some classes of a profile.
 func ComersOf(st *cluster.State, profile *cluster.Profile, pods []*cluster.Class) *Comers {
-	c := &Comers{none: len(pods) == 0, fit: slices.Contains(profile.Filters, NodeResourcesFit)}
+	c := &Comers{none: len(pods) == 0, fit: boundsFit(profile)}
 	times := make(map[*cluster.Class]int64)
 	for _, class := range pods {
 		times[class]++

@@ -288,3 +288,8 @@ func offered(st *cluster.State, name string) bool {
 	id, ok := st.Resource(name)
 	return ok && slices.ContainsFunc(st.Nodes.Allocatable[id][:st.Nodes.Len()], func(amount int64) bool { return amount > 0 })
 }
+
+// boundsFit reports whether a profile keeps pods from nodes that have not what they request.
+func boundsFit(profile *cluster.Profile) bool {
+	return slices.Contains(profile.Filters, NodeResourcesFit)
+}

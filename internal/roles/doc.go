@@ -16,6 +16,7 @@
 //	queue.shard.mu             the queue of one shard
 //	binder.ledger.mu           the ledger: a transaction, with all that is told of it
 //	binder.reservations.mu     which gangs wait, and for which of them room is reserved
+//	binder.groupTurns.mu       who has the turn of groups, and who waits for it
 //	engine.Evaluator.mu        which evaluations there are; not held while one is used
 //	engine.evaluation.mu       what is known of one signature
 //	engine.interner.mu         the groups of a signature, which several goroutines number

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/source"
 	"github.com/berth-scheduler/berth/internal/whatif"
 	"github.com/berth-scheduler/berth/internal/wire"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // ofGroup makes a pod one of a PodGroup.
@@ -427,7 +428,7 @@ func TestAPodThatComesLateToAGangPreempts(t *testing.T) {
 
 // TestGroupsHaveTheTurnByPriorityAndThenInTheOrderInWhichTheyCome, and who gives up keeps nobody from it, nor who has it given as it gives up.
 func TestGroupsHaveTheTurnByPriorityAndThenInTheOrderInWhichTheyCome(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g := newGroups(1, 0)
 		leave, err := g.take(t.Context(), 0)
 		if err != nil {
