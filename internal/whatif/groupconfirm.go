@@ -115,15 +115,12 @@ func confirming(w *World, key cluster.GroupKey, found *GroupOutcome) (*trial, *d
 			return nil, nil
 		}
 	}
-	if len(group.Topology) == 0 {
-		return t, everywhere(st)
+	all, err := t.mayBeIn()
+	if err != nil {
+		return nil, nil
 	}
-	all := domains(st, group.Topology)
-	if st.GroupPlaced(key) > 0 {
-		var err error
-		if all, err = t.whereItIs(all); err != nil {
-			return nil, nil
-		}
+	if len(group.Topology) == 0 {
+		return t, &all[0]
 	}
 	k := domainNamed(all, found.Domain)
 	if k < 0 {

@@ -277,3 +277,36 @@ func (t *trial) whereItIs(all []domain) ([]domain, error) {
 	}
 	return []domain{*is}, nil
 }
+
+// mayBeIn returns the domains in which the pods of the group may be: where others of it are, if some have nodes. A group without a topology may be everywhere.
+func (t *trial) mayBeIn() ([]domain, error) {
+	st := t.w.State()
+	if len(t.group.Topology) == 0 {
+		return []domain{*everywhere(st)}, nil
+	}
+	all := domains(st, t.group.Topology)
+	if st.GroupPlaced(t.key) == 0 {
+		return all, nil
+	}
+	return t.whereItIs(all)
+}
+
+// needingRoom returns what a group is tried with for which others are to go, the domains in which it may be, and how many of its pods have nodes. One more of them has to find one, however many a gang wants. False: there is nothing to be done for it.
+func needingRoom(w *World, key cluster.GroupKey, pods []cluster.PodID) (t *trial, all []domain, before int, may bool) {
+	st := w.State()
+	group := st.PodGroup(key)
+	if group == nil || len(pods) == 0 {
+		return nil, nil, 0, false
+	}
+	t = &trial{w: w, group: group, key: key, pods: pods}
+	if group.Gang {
+		t.wants = int(group.MinCount)
+	}
+	before = st.GroupPlaced(key)
+	t.wants = max(t.wants, before+1)
+	if before+len(pods) < t.wants || t.profile() == nil {
+		return nil, nil, 0, false
+	}
+	all, err := t.mayBeIn()
+	return t, all, before, err == nil
+}

@@ -29,31 +29,14 @@ func PreemptGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (out Gro
 	if group == nil || len(pods) == 0 {
 		return GroupPreemption{}, "", false, nil
 	}
-	t := trial{w: w, group: group, key: key, pods: pods}
-	if t.profile() == nil {
-		return GroupPreemption{}, "", false, nil
-	}
 	for _, id := range pods {
 		if why, may := w.Evaluator().Preempts(st, id); !may {
 			return GroupPreemption{}, why, false, nil
 		}
 	}
-	if group.Gang {
-		t.wants = int(group.MinCount)
-	}
-	before := st.GroupPlaced(key)
-	t.wants = max(t.wants, before+1)
-	if before+len(pods) < t.wants {
+	t, all, before, may := needingRoom(w, key, pods)
+	if !may {
 		return GroupPreemption{}, "", false, nil
-	}
-	all := []domain{*everywhere(st)}
-	if len(group.Topology) > 0 {
-		all = domains(st, group.Topology)
-		if before > 0 {
-			if all, err = t.whereItIs(all); err != nil {
-				return GroupPreemption{}, "", false, nil
-			}
-		}
 	}
 	units := t.units()
 	if len(units) == 0 {
@@ -84,35 +67,15 @@ func PreemptGroup(w *World, key cluster.GroupKey, pods []cluster.PodID) (out Gro
 // ConfirmGroupPreemption finds out what is left, in a World that has changed since, of what PreemptGroup has found: where the pods of the PodGroup go, in the same domain, when those victims are gone that are there still. Not ok: others
 // would have to go by now, or nobody, or a victim has become too important.
 func ConfirmGroupPreemption(w *World, key cluster.GroupKey, pods []cluster.PodID, found *GroupPreemption) (now GroupPreemption, ok bool, err error) {
-	st := w.State()
-	group := st.PodGroup(key)
-	if group == nil || len(pods) == 0 {
+	t, all, before, may := needingRoom(w, key, pods)
+	if !may {
 		return GroupPreemption{}, false, nil
 	}
-	t := trial{w: w, group: group, key: key, pods: pods}
-	if group.Gang {
-		t.wants = int(group.MinCount)
-	}
-	before := st.GroupPlaced(key)
-	t.wants = max(t.wants, before+1)
-	if t.profile() == nil {
+	at := domainNamed(all, found.Domain)
+	if at < 0 {
 		return GroupPreemption{}, false, nil
 	}
-	all := []domain{*everywhere(st)}
-	d := &all[0]
-	if len(group.Topology) > 0 {
-		all = domains(st, group.Topology)
-		if before > 0 {
-			if all, err = t.whereItIs(all); err != nil {
-				return GroupPreemption{}, false, nil
-			}
-		}
-		k := domainNamed(all, found.Domain)
-		if k < 0 {
-			return GroupPreemption{}, false, nil
-		}
-		d = &all[k]
-	}
+	st, d := w.State(), &all[at]
 	now.Domain = found.Domain
 	for k, id := range found.Found.Victims {
 		if row := st.Pod(id); row != nil && row.UID == found.UIDs[k] && row.Node != cluster.NoNode {

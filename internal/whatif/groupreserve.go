@@ -73,7 +73,7 @@ func ReserveGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int6
 		if err := resign(w, pods); err != nil {
 			return err
 		}
-		t, all, before, may := reserving(w, key, pods)
+		t, all, before, may := needingRoom(w, key, pods)
 		if !may || len(all) == 0 {
 			return nil
 		}
@@ -126,7 +126,7 @@ func (t *trial) fitsNow(all []domain, before int) (bool, error) {
 // AwaitGroup finds out who has to end before a PodGroup fits on the nodes that its pods are nominated to: nobody, if it fits anywhere. Not ok: it would not fit there if all had ended that do, or the nodes are not in one domain of
 // its topology; or it Fits if its pods are not nominated, and does not as they are. The World is as before.
 func AwaitGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int64) (out GroupReservation, ok bool, err error) {
-	t, all, before, may := reserving(w, key, pods)
+	t, all, before, may := needingRoom(w, key, pods)
 	if !may {
 		return GroupReservation{}, false, nil
 	}
@@ -178,35 +178,6 @@ func AwaitGroup(w *World, key cluster.GroupKey, pods []cluster.PodID, now int64)
 		return GroupReservation{}, false, fmt.Errorf("await room for a group: %w", err)
 	}
 	return out, ok, nil
-}
-
-// reserving returns what a group is tried with, the domains in which it may be, and how many of its pods have nodes. False: no room can be reserved for it.
-func reserving(w *World, key cluster.GroupKey, pods []cluster.PodID) (t *trial, all []domain, before int, may bool) {
-	st := w.State()
-	group := st.PodGroup(key)
-	if group == nil || len(pods) == 0 {
-		return nil, nil, 0, false
-	}
-	t = &trial{w: w, group: group, key: key, pods: pods}
-	if group.Gang {
-		t.wants = int(group.MinCount)
-	}
-	before = st.GroupPlaced(key)
-	t.wants = max(t.wants, before+1)
-	if before+len(pods) < t.wants || t.profile() == nil {
-		return nil, nil, 0, false
-	}
-	all = []domain{*everywhere(st)}
-	if len(group.Topology) > 0 {
-		all = domains(st, group.Topology)
-		if before > 0 {
-			var err error
-			if all, err = t.whereItIs(all); err != nil {
-				return nil, nil, 0, false
-			}
-		}
-	}
-	return t, all, before, true
 }
 
 // ending is a pod on a node that ends by itself.
