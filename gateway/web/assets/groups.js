@@ -36,7 +36,7 @@ const waiting = new Poller({
     const all = [...groups].map(([name, of]) => ({ name, ...of }));
     for (const of of all.slice(0, most)) {
       of.group = await explained(of.pod, signal).catch((err) => {
-        if (!err.status || err.status === 401) throw err; // nobody answers, or wants a token; else the others are shown all the same
+        if (!err.status || [401, 429, 503, 504].includes(err.status)) throw err; // it is not about this group: asked about the others, it would be the same
         return { said: of.pod.message };
       });
     }

@@ -6,6 +6,7 @@ import { seconds } from "./format.js";
 
 const firstPause = 1000; // ms
 const longestPause = 30_000;
+const longestRefused = 60_000; // after one that took long
 
 // pauseAfter is how long to wait after so many failures in a row, in ms: twice as long each time, and never quite the same, so that
 // many pages do not come back at once.
@@ -100,7 +101,7 @@ export class Poller {
       } catch (err) {
         if (signal.aborted) return;
         pause = pauseAfter(++failures, err.retryAfter);
-        if (err.status > 0) pause = Math.max(pause, 10 * (performance.now() - began));
+        if (err.status > 0) pause = Math.max(pause, Math.min(10 * (performance.now() - began), longestRefused));
         report(err, this.#problem, pause);
       }
       await wait(pause, signal);
