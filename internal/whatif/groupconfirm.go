@@ -68,7 +68,10 @@ func ConfirmGroup(w *World, key cluster.GroupKey, found *GroupOutcome) (fits boo
 		if fits = placed > 0 && found.Fit-len(left) >= found.Wants; fits {
 			found.Fit -= len(left)
 			for _, p := range left {
-				p.Outcome, p.Node, p.Volumes, p.Missed = Unplaced, "", nil, true
+				p.Outcome, p.Node, p.Volumes = Unplaced, "", nil
+			}
+			for k := range found.Pods { // what has been found of the others is of before
+				found.Pods[k].Missed = found.Pods[k].Outcome != Placed
 			}
 		}
 		return nil

@@ -281,7 +281,6 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 			delete(t.groups.long, g.uid)
 		}
 		if !g.found.Placed {
-			delete(t.groups.disturbed, g.key)
 			g.leave()
 			return nil, nil
 		}

@@ -3,6 +3,7 @@ package binder
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -95,6 +96,7 @@ func (t *term) preemptAsFound(ctx context.Context, g, now *grouped, found *whati
 			}
 		}
 		done = true
+		delete(t.groups.disturbed, g.key)
 		p, err = t.startGroupPreemption(tx, now, found.Nodes, found.Found.Victims, stint)
 		if p != nil {
 			g.victims = len(p.victims)
@@ -147,7 +149,11 @@ func (g *groups) looks(of *grouped, now time.Time) bool {
 	if !ok || now.Sub(was.at) >= lookAgain {
 		return true
 	}
-	if was.version.Less(of.version) {
+	told := slices.ContainsFunc(of.resp.GetPods(), func(p *binderv1.GroupedPod) bool { // the log tells of these, up to the version that is said
+		r := p.GetOutcome().GetResult()
+		return r == binderv1.Outcome_RESULT_GONE || r == binderv1.Outcome_RESULT_PLACED
+	})
+	if !told && was.version.Less(of.version) {
 		of.resp.Version = wire.ToVersion(was.version)
 	}
 	return false
@@ -159,6 +165,7 @@ func (g *groups) hopeless(of *grouped, now time.Time) {
 		g.vain = make(map[string]lookedInVain)
 	}
 	g.vain[of.uid] = lookedInVain{now, of.version}
+	delete(g.disturbed, of.key)
 }
 
 // joined adds a text to another.

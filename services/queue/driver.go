@@ -41,6 +41,7 @@ type driver struct {
 	pause     time.Duration // the last, after a cycle without progress
 	placing   *placing      // pods of a PodGroup that others do not wait for; nil: there are none
 	searches  sync.WaitGroup
+	gaveUp    cluster.GroupKey // the group that another one was asked about instead, until it is answered
 
 	preemptFrom atomic.Pointer[time.Time] // until then the binder wants no preemption; nil: it has wanted all of them
 

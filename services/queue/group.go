@@ -47,7 +47,8 @@ type placing struct {
 func (c *cycle) placeGroup(ctx context.Context) error {
 	if p := c.placing; p != nil {
 		p.behind = append(p.behind, c)
-		if at := c.leaveGroup(); at.Outranks(p.at) {
+		if at := c.leaveGroup(); at.Outranks(p.at) && c.gaveUp != *p.c.group { // once: else groups that fit nowhere could keep it from an answer for ever
+			c.gaveUp = *p.c.group
 			p.giveUp()
 		}
 		return nil
@@ -184,6 +185,9 @@ func (p *placing) forget() {
 func (p *placing) settle(ctx context.Context) error {
 	defer p.forget()
 	c, err := p.c, p.err
+	if err == nil && c.gaveUp == *c.group {
+		c.gaveUp = cluster.GroupKey{}
+	}
 	c.s.metrics.stage.WithLabelValues("group").Observe(p.took.Seconds())
 	c.s.metrics.groupAlgorithm.Observe(p.took.Seconds())
 	switch {
