@@ -9,6 +9,11 @@ PURE  := ./internal/aliases ./internal/answer ./internal/cluster ./internal/conf
   ./internal/ingest ./internal/manifest ./internal/quantity ./internal/wire ./services/queue/pending \
   ./test/rules
 
+# Packages that are not tested with the race detector either, whatever they start: those whose tests start Berth as processes, which are built without it, so that it would see what starts them and nothing else; and BULK, which has a Berth
+# in its process, but writes so much that it would take ten minutes, through code that others test with it.
+PROCESSES := ./test/app ./test/bench ./test/benchcost ./test/benchkube ./test/chaos ./test/overload
+BULK      := ./test/soak
+
 # Tests that take a minute and more with the race detector, and start no goroutine: they are run without it. test/rules holds it.
 SLOW  := TestABatchOfPodsThatShareClaimsIsPlacedAsPodByPod TestASandboxThatManyClassesWereTriedInIsSwollen TestClassesOfManyImagesAreScoredAsThoseOfFew \
   TestRankingsThatAreKeptAreThoseMadeAnew
@@ -90,10 +95,10 @@ test: grpcurl ## run every test; RACE=1 with the race detector, as in CI; needs 
 .PHONY: test-packages test-modules test-modules-by-code test-modules-by-process
 test-packages:
 	@# Four packages at a time. Those that wait longest begin first.
-	all=$$(go list $(PACKAGES)) && pure=$$(go list $(PURE)) && \
-	  go test $(if $(RACE),-race -skip '$(SLOW_NAMES)') -p 4 -timeout 40m ./test/soak ./test/system $$(grep -vxF "$$pure" <<<"$$all")
-	CGO_ENABLED=0 go test -timeout 40m $(PURE)
-	$(if $(RACE),CGO_ENABLED=0 go test -timeout 40m -run '$(SLOW_NAMES)' $(SLOW_IN))
+	all=$$(go list $(PACKAGES)) && unraced=$$(go list $(BULK) $(PROCESSES) $(PURE)) || exit 1; failed=0; \
+	  go test $(if $(RACE),-race -skip '$(SLOW_NAMES)') -p 4 -timeout 40m ./test/system $$(grep -vxF "$$unraced" <<<"$$all") || failed=1; \
+	  CGO_ENABLED=0 go test -p 4 -timeout 40m $(BULK) $(PROCESSES) $(PURE) || failed=1; \
+	  $(if $(RACE),CGO_ENABLED=0 go test -timeout 40m -run '$(SLOW_NAMES)' $(SLOW_IN) || failed=1;) exit $$failed
 
 test-modules: test-modules-by-code test-modules-by-process
 

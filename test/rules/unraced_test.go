@@ -67,6 +67,31 @@ func TestWhatIsTestedWithoutTheRaceDetectorStartsNoGoroutine(t *testing.T) {
 	}
 }
 
+// TestWhatIsTestedWithoutTheRaceDetectorHasNoBerthInItsProcess, or is pure: but for BULK, which is to be one package.
+func TestWhatIsTestedWithoutTheRaceDetectorHasNoBerthInItsProcess(t *testing.T) {
+	if bulk := makefileWords(t, "BULK"); len(bulk) != 1 {
+		t.Errorf("BULK in the Makefile has %q, want one package: what is in it is tested with the race detector by others", bulk)
+	}
+	all, err := packages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range makefileWords(t, "PROCESSES") {
+		path = strings.TrimPrefix(path, "./")
+		at := slices.IndexFunc(all, func(p goPackage) bool { return p.Path == path })
+		if at < 0 {
+			t.Errorf("PROCESSES in the Makefile has %s, which is no package", path)
+			continue
+		}
+		p := all[at]
+		for _, name := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles) {
+			if m := regexp.MustCompile(`\b(berthtest\.Start|roles\.All)\(`).FindString(readFile(t, filepath.Join(path, name))); m != "" {
+				t.Errorf("%s/%s has %s: take the package out of PROCESSES in the Makefile", path, name, m)
+			}
+		}
+	}
+}
+
 // TestSlowTestsWithoutTheRaceDetectorAreRunAndStartNoGoroutine: CI leaves those of SLOW out where it has the race detector, by their names wherever they are, and runs those of SLOW_IN without it.
 func TestSlowTestsWithoutTheRaceDetectorAreRunAndStartNoGoroutine(t *testing.T) {
 	slow, in := makefileWords(t, "SLOW"), makefileWords(t, "SLOW_IN")
