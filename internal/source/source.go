@@ -163,7 +163,7 @@ type Source interface {
 	// MaxBatch is how many bindings one Bind writes together. More are written one batch after the other.
 	MaxBatch() int
 	// Fenced says that a Bind writes a placement in one transaction that holds only while fence does. Nobody has to finish
-	// such a bind for a binder that was deposed, so it needs no record before.
+	// such a bind for a binder that was deposed, so it needs no record before, unless others are to be bound with it.
 	Fenced() bool
 	// Prepare notes in bindings what the pods are now. It asks nobody. Whoever binds makes sure afterwards that its term holds,
 	// and then calls Bind: so a Bind that leaves late, when another term has begun, is of a pod from before that.

@@ -24,7 +24,7 @@ const (
 // gatherFor is how long a term's recorder gathers what is taken back.
 const gatherFor = 100 * time.Millisecond
 
-// unrecorded is the batch of fenced binds.
+// unrecorded is the batch of fenced binds, but for those of units.
 const unrecorded = 0
 
 // termRecord is the part of a coord.Term that writes to etcd.
@@ -34,7 +34,7 @@ type termRecord interface {
 }
 
 // recorder writes what was assumed to etcd, many commits in one transaction, and lets the binds go only when that
-// has succeeded. If binds are fenced, they are let go at once: see source.Source.
+// has succeeded. If binds are fenced, they are let go at once: see source.Source. Those of a unit are recorded in any case, for a binder that ends between its binds leaves the rest of them to the next one.
 //
 // The room of an intent that is in etcd is no other pod's: the intent is not decided yet, or the source shows what became of its pod. So one
 // that is taken back leaves its batch before its room is free. A batch of which all intents are decided may stay for a while, and is removed
@@ -360,7 +360,7 @@ func (r *recorder) recordOnce(ctx context.Context) (bool, error) {
 	finished := r.takeFinished(now)
 	var batch *coord.Batch
 	id, with := int64(unrecorded), int64(0)
-	if n > 0 && !r.fenced {
+	if n > 0 && (!r.fenced || slices.ContainsFunc(placed, func(p *placement) bool { return p.unit != 0 })) {
 		id = r.nextID
 		r.nextID++
 		if more := len(r.parts); more > 0 { // which get the next ids

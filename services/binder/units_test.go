@@ -131,10 +131,10 @@ func TestCommitsAreRecordedInFullBatchesAndUnitsWhole(t *testing.T) {
 			}
 		})
 	}
-	for _, fenced := range []bool{false, true} { // they keep their order, and those that need no record have none
+	for _, fenced := range []bool{false, true} { // they keep their order, and fenced binds are recorded if they are of a unit
 		const n = 2*limit + 9
 		batches, gone := recordAll(t, fenced, func(r *recorder) { r.addUnit(queued(-n)) })
-		if len(gone) != n || (len(batches) == 0) != fenced {
+		if len(gone) != n || !slices.Equal(batches, [][2]int{{limit, 3}, {limit, 3}, {9, 0}}) {
 			t.Fatalf("fenced %v: %d of %d are let go, batches %v", fenced, len(gone), n, batches)
 		}
 		for i, uid := range gone {
@@ -142,6 +142,9 @@ func TestCommitsAreRecordedInFullBatchesAndUnitsWhole(t *testing.T) {
 				t.Fatalf("fenced %v: %s is let go in the place of %s", fenced, uid, want)
 			}
 		}
+	}
+	if batches, gone := recordAll(t, true, func(r *recorder) { r.add(queued(-3)); r.addUnit(queued(-1)) }); len(batches) > 0 || len(gone) != 4 {
+		t.Errorf("%d of 4 fenced binds that are of no unit are let go, batches %v", len(gone), batches)
 	}
 }
 

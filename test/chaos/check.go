@@ -507,7 +507,7 @@ func (c *checker) changed(at Micros, o *Object) {
 func (c *checker) bound(at Micros, revision int64, p *podState) {
 	on := p.pod.Spec.NodeName
 	decided, recorded := c.intents[placement{p.uid, on}]
-	if c.mode.Source == sourceLocal { // binds are fenced, and no intents are recorded
+	if c.mode.Source == sourceLocal && !recorded { // binds are fenced, and intents are recorded of gangs only
 		decided = span{at, at}
 		c.intents[placement{p.uid, on}] = decided
 	} else if !recorded {

@@ -185,14 +185,14 @@ func (c *checker) took(g *gangState, at Micros) {
 		len(bound), g.minCount(), g.name, g.since.Duration(), (deadline - wholeWithin).Duration())
 }
 
-// broken reports whether the bind of a pod of a gang was refused or not answered. With the local source nobody sees that, and any fault at the first bind may have done it.
+// broken reports whether the bind of a pod of a gang was refused or not answered. With the local source none is: its pods that are deleted are no part of it.
 func (c *checker) broken(g *gangState) bool {
 	for uid := range g.members {
 		if c.unbound[uid] {
 			return true
 		}
 	}
-	return c.mode.Source == sourceLocal && slices.ContainsFunc(c.faults, func(f span) bool { return f.from <= g.since && g.since <= f.to })
+	return false
 }
 
 // first is when an intent of a pod was first recorded.
