@@ -393,6 +393,10 @@ func (g *grouped) leaveOne(n, i int) {
 		out.Outcome.Result, out.Error = binderv1.Outcome_RESULT_RETRY, whyDisturbed
 		return
 	}
+	if g.found.Placed { // the others are: those that are left are looked at by themselves, and may have others evicted then
+		out.Outcome.Result = binderv1.Outcome_RESULT_RETRY
+		return
+	}
 	out.Outcome.Result = binderv1.Outcome_RESULT_NO_FIT
 	if found.Outcome != whatif.Placed {
 		out.Nodes, out.Verdicts = int32(found.Nodes), wire.ToVerdicts(found.Verdicts)

@@ -418,6 +418,20 @@ func TestAGangThatDoesNotFitTakesNothingOfWhatMayWait(t *testing.T) {
 }
 
 // TestAPodThatComesLateToAGangPreempts: enough of the others have nodes.
+func TestPodsBeyondWhatAGangWantsPreemptWhenItIsPlaced(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000), node("b", 1000), on(pod("v", 1000), "b"), gangSet("g", 1))
+	for _, uid := range []string{"p", "q"} {
+		observe(t, term, prior(ofGroup(pod(uid, 1000), "g"), 10))
+	}
+	if outcomes, _, placed := together(t, term, 1, "p", "q"); outcomes != "assumed retry" || len(placed) != 1 {
+		t.Errorf("a gang of which one more fits: %s, %d placed; want assumed retry, for nobody may know yet who could go for the second", outcomes, len(placed))
+	}
+	if outcomes, message, _ := together(t, term, 2, "q"); outcomes != "no fit" || message != groupWaits {
+		t.Errorf("the one that is left: %s, %q; want %q", outcomes, message, groupWaits)
+	}
+}
+
 func TestAPodThatComesLateToAGangPreempts(t *testing.T) {
 	term := pureTerm(t, newFakeSource())
 	observe(t, term, node("a", 1000), node("b", 1000), on(ofGroup(pod("p", 1000), "g"), "a"), on(pod("v", 1000), "b"), gangSet("g", 1), prior(ofGroup(pod("q", 1000), "g"), 10))
