@@ -30,8 +30,9 @@ const (
 // manifests is a cluster of the local source: users apply manifests through Berth's gateway. What Berth has decided is
 // read from etcd.
 type manifests struct {
-	berth schedulingv1.SchedulingServiceClient
-	etcd  *coord.Client
+	berth     schedulingv1.SchedulingServiceClient
+	etcd      *coord.Client
+	endpoints []string // of etcd
 }
 
 // startOnManifests starts a Berth with an empty cluster of its own.
@@ -59,7 +60,7 @@ func startOnManifests(t testing.TB, o berthtest.Options) (*berthtest.Berth, user
 	})
 	o.EtcdEndpoints = etcd.Endpoints()
 	b := berthtest.Start(t, o)
-	return b, &manifests{berth: b.SchedulingServiceClient, etcd: client}
+	return b, &manifests{berth: b.SchedulingServiceClient, etcd: client, endpoints: etcd.Endpoints()}
 }
 
 func (m *manifests) apply(ctx context.Context, object any) error {
