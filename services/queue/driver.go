@@ -41,7 +41,7 @@ type driver struct {
 	pause     time.Duration // the last, after a cycle without progress
 	placing   *placing      // pods of a PodGroup that others do not wait for; nil: there are none
 	searches  sync.WaitGroup
-	gaveUp    cluster.GroupKey // the group that another one was asked about instead, until it is answered
+	gaveUp    map[cluster.GroupKey]bool // groups that more important ones were asked about instead of, until they are answered
 
 	preemptFrom atomic.Pointer[time.Time] // until then the binder wants no preemption; nil: it has wanted all of them
 
@@ -56,7 +56,7 @@ func (s *Service) drive(ctx context.Context, sh *shard) (lost bool) {
 	log := s.log.With("shard", sh.number)
 	changed, stop := s.floors.listen()
 	defer stop()
-	d := &driver{s: s, sh: sh, log: log, reports: newReporter(s, sh, log), floors: changed}
+	d := &driver{s: s, sh: sh, log: log, reports: newReporter(s, sh, log), floors: changed, gaveUp: make(map[cluster.GroupKey]bool)}
 	d.asker = newAsker(d)
 	if !d.enlist(ctx) {
 		return false
@@ -196,6 +196,8 @@ func (d *driver) run(ctx context.Context) error {
 func (d *driver) await(ctx context.Context, next time.Time) bool {
 	due, stop := at(next)
 	defer stop()
+	yields, stopYields := at(d.placingYields())
+	defer stopYields()
 	select {
 	case <-ctx.Done():
 		return false
@@ -204,6 +206,7 @@ func (d *driver) await(ctx context.Context, next time.Time) bool {
 	case <-d.sh.woken:
 	case <-d.placed():
 	case <-due:
+	case <-yields:
 	}
 	return true
 }

@@ -23,6 +23,10 @@ const (
 	groupWithin = 10 * time.Minute
 	// groupPatience is for how long others of a shard wait for the pods of a PodGroup.
 	groupPatience = 100 * time.Millisecond
+	// groupSearch is longer than the binder looks for places for the pods of a PodGroup, and for whom they could preempt, once it is their turn: a question that has been out for longer stands in line there, or has.
+	groupSearch = 35 * time.Second
+	// mostGivenUp bounds of how many groups it is remembered that they have been given up.
+	mostGivenUp = 1000
 )
 
 // placing is the pods of a PodGroup that the binder has been asked to place. It finds their places itself, for where one goes depends on where the others do.
@@ -30,12 +34,14 @@ const (
 // Most take no longer than others; a few do, by orders of magnitude, and those behind them do not wait for that: they go on, but for other groups, which are tried again, in queue order, when this one
 // is settled. So a shard asks about one group at a time, and its driver alone says what becomes of it.
 type placing struct {
-	c        *cycle
-	at       pending.InLine     // where its first pod stands, if others do not wait for it
-	cancel   context.CancelFunc // ends the question
-	given    bool               // it has been: the pods are to be tried again
-	answered chan struct{}      // closed when the binder has answered
-	behind   []*cycle           // of other groups that have had their turn meanwhile
+	c         *cycle
+	asked     time.Time
+	at        pending.InLine     // where its first pod stands, if others do not wait for it
+	cancel    context.CancelFunc // ends the question
+	given     bool               // it has been: the pods are to be tried again
+	answered  chan struct{}      // closed when the binder has answered
+	behind    []*cycle           // of other groups that have had their turn meanwhile
+	outranked bool               // one of them comes first
 
 	// Once it has answered:
 	response *binderv1.PlaceGroupResponse
@@ -47,10 +53,7 @@ type placing struct {
 func (c *cycle) placeGroup(ctx context.Context) error {
 	if p := c.placing; p != nil {
 		p.behind = append(p.behind, c)
-		if at := c.leaveGroup(); at.Outranks(p.at) && c.gaveUp != *p.c.group { // once: else groups that fit nowhere could keep it from an answer for ever
-			c.gaveUp = *p.c.group
-			p.giveUp()
-		}
+		p.outranked = c.leaveGroup().Outranks(p.at) || p.outranked
 		return nil
 	}
 	c.logGroup()
@@ -64,6 +67,30 @@ func (c *cycle) placeGroup(ctx context.Context) error {
 	}
 	c.placing, p.at = p, c.leaveGroup()
 	return nil
+}
+
+// yields returns when the question is to be given up as a more important group is behind it; zero: it is not to be. That is at once, but once until it is answered: else groups that fit nowhere could keep it from an answer for ever.
+// After that it is when no search takes as long: at the binder it stands in line by its own priority, and that may be for ever, while those behind it would have their turn.
+func (p *placing) yields() time.Time {
+	switch {
+	case !p.outranked || p.given:
+		return time.Time{}
+	case p.c.gaveUp[*p.c.group]:
+		return p.asked.Add(groupSearch)
+	}
+	return p.asked
+}
+
+// giveWay gives the question up if it is time that it yields.
+func (p *placing) giveWay(now time.Time) {
+	if at := p.yields(); at.IsZero() || now.Before(at) {
+		return
+	}
+	if len(p.c.gaveUp) >= mostGivenUp { // their groups may be gone
+		clear(p.c.gaveUp)
+	}
+	p.c.gaveUp[*p.c.group] = true
+	p.giveUp()
 }
 
 // giveUp ends the question: another group comes first, or nobody waits for the answer. Whatever the binder has done, the log tells.
@@ -101,7 +128,7 @@ func (c *cycle) askForGroup(ctx context.Context) *placing {
 	start := time.Now()
 	c.s.floors.works(c.sh.number, start.Add(stalled))
 	ctx, cancel := context.WithCancel(ctx)
-	p := &placing{c: c, cancel: cancel, answered: make(chan struct{})}
+	p := &placing{c: c, asked: start, cancel: cancel, answered: make(chan struct{})}
 	d := c.driver
 	d.searches.Go(func() {
 		defer close(p.answered)
@@ -122,6 +149,14 @@ func (d *driver) placed() <-chan struct{} {
 	return d.placing.answered
 }
 
+// placingYields returns when such a group is to be given up if nothing else happens; zero: it is not to be.
+func (d *driver) placingYields() time.Time {
+	if d.placing == nil {
+		return time.Time{}
+	}
+	return d.placing.yields()
+}
+
 // settlePlaced settles a group that others have not waited for, if the binder has answered, and has those behind it tried.
 func (d *driver) settlePlaced(ctx context.Context) error {
 	p := d.placing
@@ -131,6 +166,7 @@ func (d *driver) settlePlaced(ctx context.Context) error {
 	select {
 	case <-p.answered:
 	default:
+		p.giveWay(time.Now())
 		if !p.given && !p.waitedFor() {
 			p.giveUp()
 		}
@@ -185,8 +221,8 @@ func (p *placing) forget() {
 func (p *placing) settle(ctx context.Context) error {
 	defer p.forget()
 	c, err := p.c, p.err
-	if err == nil && c.gaveUp == *c.group {
-		c.gaveUp = cluster.GroupKey{}
+	if err == nil {
+		delete(c.gaveUp, *c.group)
 	}
 	c.s.metrics.stage.WithLabelValues("group").Observe(p.took.Seconds())
 	c.s.metrics.groupAlgorithm.Observe(p.took.Seconds())

@@ -20,6 +20,7 @@ import (
 	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/logs"
 	"github.com/berth-scheduler/berth/internal/rpc"
+	"github.com/berth-scheduler/berth/test/bubble"
 )
 
 // written is a log that tests read while it is written.
@@ -225,6 +226,72 @@ func TestAGroupThatIsSearchedForLongKeepsNobodyBehindItButGroups(t *testing.T) {
 	}
 	w.ledger.pod("behind-that", 100, nil)
 	until(t, "the pod behind that is placed", func() bool { r := w.row("behind-that"); return r.Placed() })
+}
+
+// TestAGroupIsGivenUpOnceForMoreImportantOnesAndThenWhenNoSearchTakesAsLong has one that is never answered while others come: each in turn is behind it, but the first. Where a group has been given up for one that is itself given up, it has been all the same.
+func TestAGroupIsGivenUpOnceForMoreImportantOnesAndThenWhenNoSearchTakesAsLong(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.filterWorker("f1", nil)
+		w.scoreWorker("s1")
+		w.ledger.node("n1", 10_000)
+		hang := make(chan struct{})
+		defer close(hang)
+		type question struct {
+			name string
+			at   time.Time
+		}
+		asked := make(chan question, 100)
+		mid := 0
+		w.binder.grouping = func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+			name := request.GetName()
+			asked <- question{name, time.Now()}
+			if name == "mid" {
+				mid++
+			}
+			if name == "low" || name == "mid" && mid == 1 {
+				<-hang
+			}
+			response := new(binderv1.PlaceGroupResponse)
+			for range request.GetPods() {
+				response.Pods = append(response.Pods, &binderv1.GroupedPod{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_NO_FIT}})
+			}
+			return response, nil
+		}
+		group := func(name string, priority int32) {
+			w.ledger.pod(name+"-0", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Group, p.Priority = name, priority })
+			w.ledger.apply(cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: name, UID: name, Gang: true, MinCount: 1}})
+		}
+		next := func(want string) time.Time {
+			t.Helper()
+			q := <-asked
+			if q.name != want {
+				t.Fatalf("%s is tried, want %s", q.name, want)
+			}
+			return q.at
+		}
+		group("low", 0)
+		w.queueMember("q1")
+		next("low")
+		elapse(time.Second)
+		group("mid", 10)
+		next("mid")
+		elapse(time.Second)
+		group("top", 20)
+		next("top")
+		next("mid")
+		began := next("low")
+		for k := range 2 {
+			elapse(time.Second)
+			name := fmt.Sprint("more-", k)
+			group(name, 30)
+			took := next(name).Sub(began)
+			if took < 32*time.Second || took > time.Minute { // as long as the binder tries
+				t.Errorf("%s is tried when the other has been asked about for %v", name, took)
+			}
+			began = next("low")
+		}
+	})
 }
 
 // TestAGangThatWaitsForRoomStaysNominated has one that fits nowhere, and that the binder says waits, or not.
