@@ -77,6 +77,10 @@ type cycle struct {
 // run takes the batch through filter, score and commit, and then makes room for pods that fit nowhere. Pods that get no
 // outcome are active again. An error means that the shard is lost or ctx has ended.
 func (c *cycle) run(ctx context.Context, to workers) error {
+	if c.group != nil && c.placing != nil {
+		c.waitBehind(c.placing)
+		return nil
+	}
 	c.workers = to
 	c.s.metrics.batch.Observe(float64(len(c.attempts)))
 	c.widen()

@@ -49,13 +49,14 @@ type placing struct {
 	err      error
 }
 
+// waitBehind leaves the pods of the batch, which are those of a PodGroup, in flight until it is settled what becomes of another one. They are not tried, and it is not traced that they were: another attempt has their numbers.
+func (c *cycle) waitBehind(p *placing) {
+	p.behind = append(p.behind, c)
+	p.outranked = c.leaveGroup().Outranks(p.at) || p.outranked
+}
+
 // placeGroup has the binder place the pods of the batch, which are those of a PodGroup that wait.
 func (c *cycle) placeGroup(ctx context.Context) error {
-	if p := c.placing; p != nil {
-		p.behind = append(p.behind, c)
-		p.outranked = c.leaveGroup().Outranks(p.at) || p.outranked
-		return nil
-	}
 	c.logGroup()
 	p := c.askForGroup(ctx)
 	timer := time.NewTimer(groupPatience)
@@ -204,7 +205,6 @@ func (p *placing) finish() {
 				q.PutBack(now, a.Attempt)
 			}
 		})
-		c.endTraces()
 	}
 }
 

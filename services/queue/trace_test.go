@@ -17,6 +17,7 @@ import (
 	"github.com/berth-scheduler/berth/internal/cluster"
 	binderv1 "github.com/berth-scheduler/berth/internal/gen/berth/binder/v1"
 	filterv1 "github.com/berth-scheduler/berth/internal/gen/berth/filter/v1"
+	queuev1 "github.com/berth-scheduler/berth/internal/gen/berth/queue/v1"
 	"github.com/berth-scheduler/berth/internal/logtest"
 	"github.com/berth-scheduler/berth/internal/rpc"
 	"github.com/berth-scheduler/berth/internal/trace"
@@ -247,5 +248,55 @@ func TestTheTracesOfAPodGroupSayHowItsAttemptsEnded(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// TestAGroupBehindAnotherOneIsTracedWhenItIsTried and not before: that attempt has the number that the group had when it waited.
+func TestAGroupBehindAnotherOneIsTracedWhenItIsTried(t *testing.T) {
+	checkLeaks(t)
+	w := newWorld(t, 1)
+	exporter := w.traced(sdktrace.ParentBased(sdktrace.AlwaysSample()))
+	w.filterWorker("f1", nil)
+	w.scoreWorker("s1")
+	w.ledger.node("n1", 1000)
+	asked, answer := make(chan string, 100), make(chan struct{})
+	w.binder.grouping = func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
+		asked <- request.GetName()
+		if request.GetName() == "long" {
+			<-answer
+		}
+		response := new(binderv1.PlaceGroupResponse)
+		for range request.GetPods() {
+			response.Pods = append(response.Pods, &binderv1.GroupedPod{Outcome: &binderv1.Outcome{Result: binderv1.Outcome_RESULT_NO_FIT}})
+		}
+		return response, nil
+	}
+	group := func(name string) {
+		w.ledger.pod(name+"-0", 100, func(p *cluster.Pod, _ *cluster.ClassSpec) { p.Group = name })
+		w.ledger.apply(cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "default", Name: name, UID: name, Gang: true, MinCount: 1}})
+	}
+	group("long")
+	q, stop := w.queueMember("q1")
+	<-asked
+	group("behind")
+	untilState(t, q, "behind-0", queuev1.State_STATE_IN_FLIGHT)
+	close(answer)
+	if is := <-asked; is != "behind" {
+		t.Fatalf("%s is tried", is)
+	}
+	untilState(t, q, "behind-0", queuev1.State_STATE_UNSCHEDULABLE)
+	stop()
+	root, below := attemptOf(t, w, exporter, "behind-0", 1)
+	if got := attributesOf(root)["berth.result"]; got != "unschedulable" || strings.Join(below, " ") != "queue" {
+		t.Errorf("it has ended with %s, and below it are %s; want unschedulable, and one wait", got, below)
+	}
+	cycles := 0
+	for _, s := range exporter.GetSpans() {
+		if s.Name == "cycle" && s.SpanContext.SpanID() == root.Links[0].SpanContext.SpanID() {
+			cycles++
+		}
+	}
+	if cycles != 1 {
+		t.Errorf("its cycle has %d spans", cycles)
 	}
 }
