@@ -34,10 +34,13 @@ const waiting = new Poller({
       groups.set(nameOf(pod), { ...of, pods: of.pods + 1 });
     }
     const all = [...groups].map(([name, of]) => ({ name, ...of }));
+    let slow = false; // one has taken too long to explain: others may as well, and what is known is not to wait for that
     for (const of of all.slice(0, most)) {
-      of.group = await explained(of.pod, signal).catch((err) => {
-        if (!err.status || [401, 429, 503, 504].includes(err.status)) throw err; // it is not about this group: asked about the others, it would be the same
-        return { said: of.pod.message };
+      const said = { said: of.pod.message };
+      of.group = slow ? said : await explained(of.pod, signal).catch((err) => {
+        if (!err.status || [401, 429, 503].includes(err.status)) throw err; // it is not about this group: asked about the others, it would be the same
+        slow = err.status === 504;
+        return said;
       });
     }
     return { all, first: nextPageToken && pods.length };
