@@ -133,6 +133,9 @@ func (q *Queue) noteGroup(now time.Time, st *cluster.State, d cluster.Delta) {
 	case cluster.PodRemoved:
 		if was, named := cluster.GroupOf(&st.Before().Pod.Pod); named {
 			q.regroup(now, st, was)
+			if is := st.PodGroup(was); is != nil && len(is.Topology) > 0 && st.Before().Pod.Placed() { // the others may be in another domain now, where nothing has happened
+				q.retryGroup(now, was)
+			}
 		}
 	case cluster.ObjectSet:
 		q.noteGroupObject(now, st, d.Object.Key())

@@ -234,6 +234,32 @@ func TestAGroupThatIsAnotherIsTriedAgain(t *testing.T) {
 	g.places("1 backoff")
 }
 
+// TestAGroupIsTriedAgainWhenItIsInItsDomainNoMore has one that is bound to a domain by a pod with a node, or has no domains, or a pod of it goes that has no node.
+func TestAGroupIsTriedAgainWhenItIsInItsDomainNoMore(t *testing.T) {
+	for name, test := range map[string]struct {
+		topology []string
+		gone     cluster.PodID
+		want     string
+	}{
+		"one with a node goes":                  {[]string{"rack"}, 1, "2 backoff, 3 backoff"},
+		"one without a node goes":               {[]string{"rack"}, 3, "2 unschedulable"},
+		"one with a node goes, and it has none": {nil, 1, "2 unschedulable, 3 unschedulable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGangs(t)
+			g.apply(cluster.ObjectSet{Object: &cluster.PodGroup{Namespace: "a", Name: "g", Topology: test.topology}})
+			g.apply(cluster.PodSet{ID: 1, Pod: cluster.Pod{UID: "1", Namespace: "a", Name: "1", Group: "g", NodeName: "n1"}})
+			g.pod(2, "g", 0)
+			g.pod(3, "g", 0)
+			for _, a := range g.wants("2 3") {
+				g.q.Reject(g.now, g.st, a, Diagnosis{Version: g.st.Version(), Wake: WhenChanged})
+			}
+			g.apply(cluster.PodRemoved{ID: test.gone})
+			g.places(test.want)
+		})
+	}
+}
+
 func TestAPodThatChangesItsGroupIsCountedInTheOther(t *testing.T) {
 	g := newGangs(t)
 	g.group("g", 2)
