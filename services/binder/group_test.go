@@ -613,3 +613,16 @@ func TestAGangOfWhichItIsNotLookedAgainWhoCouldGoIsSpokenOfAsOfThen(t *testing.T
 		t.Errorf("as of %v, preempts: %v; want %v, and it is %v", got, second.resp.GetPreempts(), then, now)
 	}
 }
+
+// TestItIsLookedAgainWhoCouldGoForAGangOfWhichTheLogTellsSomething as what has happened since it was looked last wakes nobody then.
+func TestItIsLookedAgainWhoCouldGoForAGangOfWhichTheLogTellsSomething(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000), on(prior(pod("v", 1000), 10), "a"), gangSet("g", 1), prior(ofGroup(pod("p", 1000), "g"), 10), prior(ofGroup(pod("q", 1000), "g"), 10))
+	if outcomes, message, _ := together(t, term, 1, "p", "q"); outcomes != "no fit no fit" || message == groupWaits {
+		t.Fatalf("%s, %q", outcomes, message)
+	}
+	observe(t, term, on(prior(pod("v", 1000), 1), "a"), gone("q"))
+	if outcomes, message, _ := together(t, term, 1, "p", "q"); outcomes != "no fit gone" || message != groupWaits {
+		t.Errorf("%s, %q; want that it waits", outcomes, message)
+	}
+}

@@ -143,20 +143,24 @@ type lookedInVain struct {
 	version cluster.Version // of the state
 }
 
-// looks reports whether it is looked for who could go for a group: that takes long where pods are many. If not, what is said of the group is as of when it was looked last.
+// looks reports whether it is looked for who could go for a group: that takes long where pods are many. If not, what is said of the group is as of when it was looked last; where the log tells of some of its pods, up to the version that
+// is said, that cannot be, and it is looked unless nothing has happened since.
 func (g *groups) looks(of *grouped, now time.Time) bool {
 	was, ok := g.vain[of.uid]
 	if !ok || now.Sub(was.at) >= lookAgain {
 		return true
 	}
-	told := slices.ContainsFunc(of.resp.GetPods(), func(p *binderv1.GroupedPod) bool { // the log tells of these, up to the version that is said
+	if !was.version.Less(of.version) {
+		return false
+	}
+	told := slices.ContainsFunc(of.resp.GetPods(), func(p *binderv1.GroupedPod) bool {
 		r := p.GetOutcome().GetResult()
 		return r == binderv1.Outcome_RESULT_GONE || r == binderv1.Outcome_RESULT_PLACED
 	})
-	if !told && was.version.Less(of.version) {
+	if !told {
 		of.resp.Version = wire.ToVersion(was.version)
 	}
-	return false
+	return told
 }
 
 // hopeless notes that nobody was found.
