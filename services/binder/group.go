@@ -37,8 +37,8 @@ type groups struct {
 	config  engine.EvaluatorConfig
 	vain    map[string]lookedInVain // by uid
 	long    map[string]time.Time    // by uid, since when each search of them has taken too long, while they hold room
-	// disturbed is how often in a row something has changed each time that they were tried.
-	disturbed map[cluster.GroupKey]int
+	// disturbed is, by uid, how often in a row something has changed each time that they were tried.
+	disturbed map[string]int
 	reserve   reservations
 	tried     func() // is called when a group has been tried while others go on; nil: nothing is
 }
@@ -160,8 +160,9 @@ type grouped struct {
 	pods    []cluster.PodID
 	were    []cluster.Pod
 	found   whatif.GroupOutcome
-	tries   int // how often that was done
-	victims int // pods that are to be evicted for it
+	tries   int  // how often that was done
+	back    bool // it is to come back, for something has changed each time
+	victims int  // pods that are to be evicted for it
 }
 
 // placeGroup places pods of a PodGroup, all that are to be or none, in one transaction. They are tried on a copy of the ledger; what is found there holds if nothing has changed by then that it depends on.
@@ -187,6 +188,9 @@ func (t *term) placeGroup(ctx context.Context, req *binderv1.PlaceGroupRequest) 
 	}
 	if err == nil {
 		t.noteGroup(g, time.Now())
+		if !g.back {
+			delete(t.groups.disturbed, g.uid)
+		}
 	}
 	ended := time.Now()
 	t.metrics.groupSeconds.Observe(ended.Sub(began).Seconds())
@@ -293,7 +297,6 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 			return holds
 		})
 		if err != nil || holds {
-			delete(t.groups.disturbed, g.key)
 			return placed, err
 		}
 		t.conflict(conflictRetry)
@@ -308,13 +311,14 @@ const mostDisturbed = 5
 // comeBack has a group tried again for which something has changed each time that it was tried.
 func (t *term) comeBack(g *grouped) {
 	if t.groups.disturbed == nil || len(t.groups.disturbed) >= mostHopeless {
-		t.groups.disturbed = make(map[cluster.GroupKey]int)
+		t.groups.disturbed = make(map[string]int)
 	}
-	if t.groups.disturbed[g.key]++; t.groups.disturbed[g.key] < mostDisturbed {
+	g.back = true
+	if t.groups.disturbed[g.uid]++; t.groups.disturbed[g.uid] < mostDisturbed {
 		g.end(binderv1.Outcome_RESULT_RETRY, whyDisturbed) // those behind it do not wait for that
 		return
 	}
-	delete(t.groups.disturbed, g.key)
+	delete(t.groups.disturbed, g.uid)
 	g.end(binderv1.Outcome_RESULT_BUSY, "again and again, "+whyDisturbed)
 }
 

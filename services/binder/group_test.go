@@ -567,6 +567,41 @@ func TestAGangThatIsDisturbedAgainAndAgainSaysSo(t *testing.T) {
 	}
 }
 
+// TestAGangThatIsNotDisturbedAtTimesIsNotDisturbedAgainAndAgain though it has not been placed meanwhile: it fits nowhere, and it is not looked again who could go.
+func TestAGangThatIsNotDisturbedAtTimesIsNotDisturbedAgainAndAgain(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 1000))
+	gangOf(t, term, "g", 1, pod("p", 1000))
+	tried, disturbs := 0, false
+	term.groups.tried = func() {
+		if tried++; disturbs {
+			observe(t, term, source.Event{Kind: source.ObjectSet, Object: &cluster.PodGroup{Namespace: "default", Name: "g", UID: "uid of g", Gang: true, MinCount: 1, Preferred: []string{fmt.Sprint(tried)}}})
+		}
+	}
+	try := func(want binderv1.Outcome_Result) {
+		t.Helper()
+		disturbs = want != binderv1.Outcome_RESULT_NO_FIT
+		if !disturbs {
+			observe(t, term, on(pod("x", 1000), "a"))
+			defer observe(t, term, gone("x"))
+		}
+		if is := tryGang(t, term, "g", 1).GetPods()[0]; is.GetOutcome().GetResult() != want {
+			t.Errorf("%v, %q; want %v", is.GetOutcome().GetResult(), is.GetError(), want)
+		}
+	}
+	try(binderv1.Outcome_RESULT_NO_FIT)
+	for range 3 {
+		for range mostDisturbed - 1 {
+			try(binderv1.Outcome_RESULT_RETRY)
+		}
+		try(binderv1.Outcome_RESULT_NO_FIT)
+	}
+	for range mostDisturbed - 1 {
+		try(binderv1.Outcome_RESULT_RETRY)
+	}
+	try(binderv1.Outcome_RESULT_BUSY)
+}
+
 // TestAGroupWhoseSearchTakesTooLongKeepsItsNominationsForAWhile and no longer: they hold room.
 func TestAGroupWhoseSearchTakesTooLongKeepsItsNominationsForAWhile(t *testing.T) {
 	var g groups

@@ -96,7 +96,6 @@ func (t *term) preemptAsFound(ctx context.Context, g, now *grouped, found *whati
 			}
 		}
 		done = true
-		delete(t.groups.disturbed, g.key)
 		p, err = t.startGroupPreemption(tx, now, found.Nodes, found.Found.Victims, stint)
 		if p != nil {
 			g.victims = len(p.victims)
@@ -169,7 +168,6 @@ func (g *groups) hopeless(of *grouped, now time.Time) {
 		g.vain = make(map[string]lookedInVain)
 	}
 	g.vain[of.uid] = lookedInVain{now, of.version}
-	delete(g.disturbed, of.key)
 }
 
 // joined adds a text to another.
