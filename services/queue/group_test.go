@@ -242,14 +242,11 @@ func TestAGroupIsGivenUpOnceForMoreImportantOnesAndThenWhenNoSearchTakesAsLong(t
 			at   time.Time
 		}
 		asked := make(chan question, 100)
-		mid := 0
+		var mid atomic.Int32
 		w.binder.grouping = func(request *binderv1.PlaceGroupRequest) (*binderv1.PlaceGroupResponse, error) {
 			name := request.GetName()
 			asked <- question{name, time.Now()}
-			if name == "mid" {
-				mid++
-			}
-			if name == "low" || name == "mid" && mid == 1 {
+			if name == "low" || name == "mid" && mid.Add(1) == 1 {
 				<-hang
 			}
 			response := new(binderv1.PlaceGroupResponse)
