@@ -277,6 +277,9 @@ func (t *term) tryAndPlace(ctx context.Context, g *grouped) (placed []*placement
 		case errors.Is(err, errLongSearch) && g.nominated() && t.groups.keeps(g.uid, time.Now()): // others have gone for it, and the room is still held
 			g.end(binderv1.Outcome_RESULT_BUSY, err.Error())
 			return nil, nil
+		case errors.Is(err, whatif.ErrSpoiled) && try < triesAside-1: // that says nothing of the group: the next try makes a new copy
+			t.log.Error("the copy that PodGroups are tried on is made anew", "podGroup", g.key.String(), "err", err)
+			continue
 		case err != nil: // it is not tried again at once: so it would be for ever
 			g.end(binderv1.Outcome_RESULT_FAILED, fmt.Sprintf("the PodGroup %v could not be tried: %v", g.key, err))
 			return nil, nil

@@ -365,7 +365,7 @@ func (t *term) reserveFor(ctx context.Context, key cluster.GroupKey, now time.Ti
 		defer r.mu.Unlock()
 		keeps = r.held != nil && r.held.key == key && r.held.whole(st)
 	})
-	if len(pods) == 0 || apply() != nil {
+	if apply() != nil || len(pods) == 0 { // the copy follows in any case
 		return nil
 	}
 	var found whatif.GroupReservation

@@ -427,6 +427,36 @@ func TestGangsForWhichThereIsNoRoomKeepNobodyFromTheirTurn(t *testing.T) {
 	}
 }
 
+// TestTheCopyFollowsThoughAGangHasNoPodsLeft has the pods of a gang placed, or gone, while it is waited for the turn to look for its room.
+func TestTheCopyFollowsThoughAGangHasNoPodsLeft(t *testing.T) {
+	r := waitingGang(t)
+	was := r.groups.sandbox
+	observe(t, r.term, node("d", 1000))
+	if err := r.reserveFor(t.Context(), cluster.GroupKey{Namespace: "default", Name: "gone"}, r.now); err != nil {
+		t.Fatal(err)
+	}
+	r.gang("g")
+	if r.groups.sandbox != was || was == nil {
+		t.Error("the next group finds a copy that has missed something")
+	}
+}
+
+// TestAGroupDoesNotFailForASpoiledCopy has a copy that has missed something: the group is tried on a new one.
+func TestAGroupDoesNotFailForASpoiledCopy(t *testing.T) {
+	r := newRound(t)
+	observe(t, r.term, node("a", 1000), on(pod("x", 1000), "a"), gangSet("g", 1), ofGroup(pod("p", 1000), "g"))
+	r.gang("g")
+	was := r.groups.sandbox
+	observe(t, r.term, gone("x"))
+	r.ledger.trail.take()
+	if resp := r.gang("g"); resp.GetPods()[0].GetOutcome().GetResult() != binderv1.Outcome_RESULT_ASSUMED {
+		t.Errorf("it is not placed: %v", resp)
+	}
+	if was == nil || r.groups.sandbox == was {
+		t.Error("the copy is not made anew; the test has no point")
+	}
+}
+
 // TestWhatIsNotKnownOfAReservationIsKeptForAWhile has searches that take too long.
 func TestWhatIsNotKnownOfAReservationIsKeptForAWhile(t *testing.T) {
 	r := waitingGang(t)
