@@ -43,6 +43,9 @@ type reservations struct {
 	// atMost is how long it is looked for room, see reservingFor.
 	atMost time.Duration
 	round  time.Time // since when each that waits is looked at once
+	// The lane's place in line for the turn of groups, which it keeps from one look to the next; nil: it has none. Only the lane uses these.
+	ready  chan struct{}
+	inLine int32 // by which priority
 }
 
 // groupWaiting is a gang that has been found not to fit.
@@ -148,6 +151,7 @@ func (t *term) reserveLane(ctx context.Context) error {
 		return nil
 	}
 	defer t.metrics.groupReservations.Set(0)
+	defer t.groups.leaveLine()
 	return every(ctx, reserveEvery, func(now time.Time) error { return t.reserveRoom(ctx, now) })
 }
 
@@ -171,21 +175,50 @@ func (t *term) reserveRoom(ctx context.Context, now time.Time) error {
 		return t.endNominations(back)
 	})
 	if err != nil || !look {
+		t.groups.leaveLine()
 		return err
 	}
 	// 2. Where would it go, and who has to end before?
-	leave, err := t.groups.take(ctx, priority)
-	if err != nil { // ctx has ended
+	entered := time.Now()
+	if !t.groups.awaitTurn(ctx, priority) {
 		return nil
 	}
-	defer leave()
+	defer t.groups.turns.leave()
 	began := time.Now()
 	err = t.reserveFor(ctx, next, now)
 	r := &t.groups.reserve
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.rest = now.Add(restsFor * time.Since(began))
+	r.rest = now.Add(began.Sub(entered) + restsFor*time.Since(began))
 	return err
+}
+
+// awaitTurn waits for the turn of groups, for no longer than until it is time to look what is reserved in vain. False: it has not come yet, or ctx has ended; the place in line is kept for the next call. Only the lane calls it.
+func (g *groups) awaitTurn(ctx context.Context, priority int32) bool {
+	r := &g.reserve
+	if r.inLine != priority {
+		g.leaveLine()
+	}
+	if r.ready == nil {
+		r.ready, r.inLine = g.turns.enter(priority), priority
+	}
+	ctx, cancel := context.WithTimeout(ctx, reserveEvery)
+	defer cancel()
+	select {
+	case <-r.ready:
+		r.ready = nil
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// leaveLine gives the lane's place in line up, if it has one. Only the lane calls it.
+func (g *groups) leaveLine() {
+	if r := &g.reserve; r.ready != nil {
+		g.turns.giveUp(r.ready)
+		r.ready = nil
+	}
 }
 
 func (t *term) countReservations() {
@@ -283,7 +316,7 @@ func (t *term) nextToReserve(st *cluster.State, now time.Time) (next cluster.Gro
 	h, held := r.held, int32(0)
 	if h != nil {
 		held = t.groupPriority(st, h.key)
-		if now.Sub(h.asOf) >= 2*awaitEvery { // others of a higher priority have been looked at meanwhile
+		if now.Sub(h.asOf) >= 2*awaitEvery && r.ready == nil { // others of a higher priority have been looked at meanwhile; while the lane stands in line, they come first
 			return h.key, held, true
 		}
 	}

@@ -457,6 +457,61 @@ func TestAGroupDoesNotFailForASpoiledCopy(t *testing.T) {
 	}
 }
 
+// TestReservedRoomIsReviewedWhileOthersHaveTheTurn has the lane wait for the turn of groups: it keeps its place in line, and gives back what is reserved in vain.
+func TestReservedRoomIsReviewedWhileOthersHaveTheTurn(t *testing.T) {
+	r := waitingGang(t)
+	r.tick(time.Second)
+	r.wantReserved("p on b, q on a")
+	turns, held := &r.groups.turns, r.groups.reserve.held
+	// 1. The turn comes in the end.
+	turns.enter(0)
+	r.tick(awaitEvery)
+	after := turns.enter(0)
+	r.tick(time.Second)
+	turns.leave()
+	select {
+	case <-after:
+		t.Fatal("the lane has lost its place in line")
+	default:
+	}
+	if r.tick(time.Second); !held.asOf.Equal(r.now) {
+		t.Errorf("it was looked at %v who has to end before, want %v", held.asOf, r.now)
+	}
+	<-after
+	// 2. The PodGroup goes while others have it.
+	r.tick(awaitEvery)
+	observe(t, r.term, source.Event{Kind: source.ObjectGone, Key: cluster.ObjectKey{Kind: cluster.PodGroupKind, Namespace: "default", Name: "g"}})
+	r.tick(time.Second)
+	r.wantReserved("")
+	if turns.leave(); !turns.try() {
+		t.Error("the lane stands in line, and has nothing to look for")
+	}
+}
+
+// TestAReservationThatWaitsForItsTurnIsTakenOver has groups of a low priority keep the turn, so that the lane does not get it for the gang that has room.
+func TestAReservationThatWaitsForItsTurnIsTakenOver(t *testing.T) {
+	r := newRound(t, reserves)
+	observe(t, r.term, node("a", 1000), prior(on(ends(pod("x", 1000), cluster.EndsSometime), "a"), 7), gangSet("g", 1), ofGroup(pod("p", 1000), "g"))
+	r.gang("g")
+	r.tick(waitsFor)
+	r.wantReserved("p on a")
+	observe(t, r.term, gangSet("i", 1), prior(ofGroup(pod("s", 1000), "i"), 7))
+	r.gang("i")
+	turns := &r.groups.turns
+	turns.enter(3)
+	r.tick(waitsFor)
+	others := turns.enter(3)
+	r.tick(time.Second)
+	turns.leave()
+	select {
+	case <-others:
+		t.Fatal("the lane stands behind less important groups, though a more important gang waits for room")
+	default:
+	}
+	r.tick(time.Second)
+	r.wantReserved("s on a")
+}
+
 // TestWhatIsNotKnownOfAReservationIsKeptForAWhile has searches that take too long.
 func TestWhatIsNotKnownOfAReservationIsKeptForAWhile(t *testing.T) {
 	r := waitingGang(t)
