@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -54,8 +55,9 @@ type groupWaiting struct {
 	since time.Time // when it first was, in this term
 	// aside says that at its last attempt others were on their way out for it.
 	aside  bool
-	looked time.Time // when no room was found last that could be reserved
+	looked time.Time // when no room was found last that could be reserved, or it lacked pods
 	why    string    // there was none; "": not known
+	lowest int32     // priority of its pods, as far as is known
 }
 
 // reservation is room that is reserved for a gang.
@@ -118,6 +120,10 @@ func (t *term) noteGroup(g *grouped, now time.Time) {
 				}
 			}
 		}
+	}
+	w.lowest = math.MaxInt32
+	for i := range g.were {
+		w.lowest = min(w.lowest, g.were[i].Priority)
 	}
 	if w.aside = g.found.Waits; r.held != nil && r.held.key == g.key {
 		g.resp.Waits = true
@@ -320,42 +326,52 @@ func (t *term) nextToReserve(st *cluster.State, now time.Time) (next cluster.Gro
 			return h.key, held, true
 		}
 	}
+	// 1. In which order, by what is known of them? There may be many, and the ledger waits, so only those whose turn it is are asked for their pods.
 	type turn struct {
 		key      cluster.GroupKey
-		since    time.Time
+		w        *groupWaiting
 		priority int32
+		again    int // 1: it has had its turn in this round
 	}
-	var first, again *turn // of those that have not had their turn in this round, and of those that have
+	var turns []turn
 	for key, w := range r.waits {
-		if w.aside || now.Sub(w.since) < r.after || now.Sub(w.looked) < awaitEvery || h != nil && h.key == key || st.GroupPreempting(key) {
+		is := st.PodGroup(key)
+		if is == nil || w.aside || now.Sub(w.since) < r.after || now.Sub(w.looked) < awaitEvery || h != nil && h.key == key || st.GroupPreempting(key) {
 			continue
 		}
-		best := &first
+		c := turn{key: key, w: w, priority: w.lowest}
+		if is.HasPriority {
+			c.priority = min(c.priority, is.Priority)
+		}
+		if h != nil && c.priority <= held {
+			continue
+		}
 		if !w.looked.Before(r.round) {
-			best = &again
+			c.again = 1
 		}
-		if is := st.PodGroup(key); is != nil && is.HasPriority && (h != nil && is.Priority <= held || *best != nil && is.Priority < (*best).priority) { // its pods' are not asked
-			continue
-		}
-		pods, complete := t.openPods(st, key)
+		turns = append(turns, c)
+	}
+	slices.SortFunc(turns, func(a, b turn) int {
+		return cmp.Or(cmp.Compare(a.again, b.again), cmp.Compare(b.priority, a.priority), a.w.since.Compare(b.w.since), cmp.Compare(a.key.Namespace, b.key.Namespace), cmp.Compare(a.key.Name, b.key.Name))
+	})
+	// 2. Is that so?
+	for _, c := range turns {
+		pods, complete := t.openPods(st, c.key)
 		if !complete {
+			c.w.looked = now
 			continue
 		}
-		p := whatif.GroupPriority(st, st.PodGroup(key), pods)
-		if h != nil && p <= held {
+		p := whatif.GroupPriority(st, st.PodGroup(c.key), pods)
+		if p < c.priority { // it has its turn by that
+			c.w.lowest = p
 			continue
 		}
-		if f := *best; f == nil || cmp.Or(cmp.Compare(f.priority, p), w.since.Compare(f.since), cmp.Compare(key.String(), f.key.String())) < 0 {
-			*best = &turn{key, w.since, p}
+		if c.again == 1 {
+			r.round = now
 		}
+		return c.key, p, true
 	}
-	if first == nil && again != nil {
-		first, r.round = again, now
-	}
-	switch {
-	case first != nil:
-		return first.key, first.priority, true
-	case h != nil && (now.Sub(h.asOf) >= awaitEvery || !h.untried && !h.whole(st)):
+	if h != nil && (now.Sub(h.asOf) >= awaitEvery || !h.untried && !h.whole(st)) {
 		return h.key, held, true
 	}
 	return cluster.GroupKey{}, 0, false

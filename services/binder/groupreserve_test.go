@@ -512,6 +512,43 @@ func TestAReservationThatWaitsForItsTurnIsTakenOver(t *testing.T) {
 	r.wantReserved("s on a")
 }
 
+// TestOnlyTheGangWhoseTurnItIsIsAskedForItsPods: the ledger waits meanwhile. What was known of one may have changed since.
+func TestOnlyTheGangWhoseTurnItIsIsAskedForItsPods(t *testing.T) {
+	r := newRound(t, reserves)
+	observe(t, r.term, node("a", 100))
+	const many = 100
+	for k := range many {
+		name := fmt.Sprint("h", k)
+		observe(t, r.term, gangSet(name, 2), prior(ofGroup(pod("p-"+name, 1000), name), int32(k)), prior(ofGroup(pod("q-"+name, 1000), name), int32(k)))
+		r.gang(name)
+	}
+	r.now = r.now.Add(waitsFor)
+	next := func() (name string, priority int32) {
+		r.ledger.read(func(st *cluster.State) {
+			key, p, look := r.nextToReserve(st, r.now)
+			if !look {
+				t.Fatal("no gang is to be looked at")
+			}
+			name, priority = key.Name, p
+		})
+		return name, priority
+	}
+	if name, priority := next(); name != "h99" || priority != 99 {
+		t.Errorf("it is the turn of %s, by %d; want that of the highest priority", name, priority)
+	}
+	if n := testing.AllocsPerRun(5, func() { next() }); n > many/2 { // each asked has some
+		t.Errorf("of %d gangs, with %v allocations", many, n)
+	}
+	// The first lacks a pod, and the next has one of a low priority, of which nobody has told.
+	observe(t, r.term, gone("p-h99"), prior(ofGroup(pod("o-h98", 1000), "h98"), 5))
+	if name, priority := next(); name != "h97" || priority != 97 {
+		t.Errorf("it is the turn of %s, by %d; want h97", name, priority)
+	}
+	if w := r.groups.reserve.waits[cluster.GroupKey{Namespace: "default", Name: "h98"}]; w.lowest != 5 {
+		t.Errorf("h98 has its turn by %d, want 5", w.lowest)
+	}
+}
+
 // TestWhatIsNotKnownOfAReservationIsKeptForAWhile has searches that take too long.
 func TestWhatIsNotKnownOfAReservationIsKeptForAWhile(t *testing.T) {
 	r := waitingGang(t)
