@@ -55,7 +55,7 @@ type groupWaiting struct {
 	since time.Time // when it first was, in this term
 	// aside says that at its last attempt others were on their way out for it.
 	aside  bool
-	looked time.Time // when no room was found last that could be reserved, or it lacked pods
+	looked time.Time // when no room was found last that could be reserved, or it lacked pods, or that could not be reported
 	why    string    // there was none; "": not known
 	lowest int32     // priority of its pods, as far as is known
 }
@@ -502,8 +502,11 @@ func (t *term) nominateFor(st *cluster.State, key cluster.GroupKey, pods []clust
 			reports = append(reports, report)
 		}
 	}
-	if !t.reports.add(reports...) { // it is looked again
+	if !t.reports.add(reports...) { // it is looked again, in its turn
 		t.conflict(conflictBusy)
+		if r.waits[key].looked = now; r.held != nil && r.held.key == key {
+			r.held.asOf = now
+		}
 		return nil
 	}
 	h := &reservation{key: key, uid: st.PodGroup(key).UID, since: now, asOf: now, known: now}

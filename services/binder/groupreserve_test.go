@@ -549,6 +549,29 @@ func TestOnlyTheGangWhoseTurnItIsIsAskedForItsPods(t *testing.T) {
 	}
 }
 
+// TestAReservationThatCannotBeReportedHasItsTurnAgain has as many reports wait as may: the search is not done again each second, and others have their turns.
+func TestAReservationThatCannotBeReportedHasItsTurnAgain(t *testing.T) {
+	r := waitingGang(t)
+	observe(t, r.term, gangSet("h", 1), ofGroup(pod("r", 1000), "h"))
+	r.gang("h")
+	limit := r.reports.room.limit
+	r.reports.room.limit = 1
+	r.reports.add(source.Report{UID: "other"})
+	r.tick(waitsFor)
+	was := r.now
+	r.tick(time.Second)
+	r.wantReserved("")
+	looked := func(name string) time.Time {
+		return r.groups.reserve.waits[cluster.GroupKey{Namespace: "default", Name: name}].looked
+	}
+	if !looked("g").Equal(was) || !looked("h").Equal(r.now) {
+		t.Errorf("g had its turn at %v, and h at %v; want %v, and %v", looked("g"), looked("h"), was, r.now)
+	}
+	r.reports.room.limit = limit
+	r.tick(awaitEvery)
+	r.wantReserved("p on b, q on a")
+}
+
 // TestWhatIsNotKnownOfAReservationIsKeptForAWhile has searches that take too long.
 func TestWhatIsNotKnownOfAReservationIsKeptForAWhile(t *testing.T) {
 	r := waitingGang(t)
