@@ -356,6 +356,26 @@ func TestPlaceKeepsGangsTogether(t *testing.T) {
 	})
 }
 
+// TestPodsBeyondThoseThatAGangWantsPreemptToo as they do when they are tried again.
+func TestPodsBeyondThoseThatAGangWantsPreemptToo(t *testing.T) {
+	s := sandbox(t, setNode(aNode("n1", "z", 1000)), setNode(aNode("n2", "z", 1000)), setPod(on(aPod("v", 1000), "n2")), setGroup(cluster.PodGroup{Name: "g", Gang: true, MinCount: 1}))
+	try(t, s, func(w *World) error {
+		var ids []cluster.PodID
+		for _, name := range []string{"a", "b", "c"} {
+			id, err := w.AddPod(prior(ofGroup(aPod(name, 1000), "g"), 9))
+			if err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		out, err := Place(w, ids, PlaceOptions{Preempt: true})
+		if err == nil && (out[0].Outcome != Placed || out[1].Outcome != Preempts || len(out[1].Victims) != 1 || out[2].Outcome != Unplaced || out[2].Message == "") {
+			t.Errorf("%+v, want one placed, one where another pod had to go, and one not", out)
+		}
+		return err
+	})
+}
+
 // TestAGroupIsConfirmedAsFarAsItFits has nodes taken on which places were found.
 func TestAGroupIsConfirmedAsFarAsItFits(t *testing.T) {
 	rack := func(name, rack string, cpu int64) cluster.Node {

@@ -62,9 +62,14 @@ func (p *placing) together(key cluster.GroupKey, members, left []int) ([]int, er
 			}
 		}
 	}
-	p.placer = nil // it is of a state before that
+	p.placer = nil   // it is of a state before that
+	var beyond []int // those that it wants
 	for n, k := range members {
 		out, is := &p.outcomes[k], &found.Pods[n]
+		if found.Placed && is.Outcome != Placed && p.options.Preempt { // they are tried by themselves, and may have others evicted
+			beyond = append(beyond, k)
+			continue
+		}
 		if found.Placed && is.Outcome == Placed {
 			out.Outcome, out.Node, out.Nodes, out.Verdicts, out.Message = Placed, is.Node, 0, nil, ""
 			if n == 0 && len(victims) > 0 {
@@ -80,6 +85,9 @@ func (p *placing) together(key cluster.GroupKey, members, left []int) ([]int, er
 		if err := p.tell(k); err != nil {
 			return left, err
 		}
+	}
+	if len(beyond) > 0 { // some of the others were placed, so this ends
+		return p.together(key, beyond, left)
 	}
 	return left, nil
 }

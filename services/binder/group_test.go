@@ -649,6 +649,25 @@ func TestAGangOfWhichItIsNotLookedAgainWhoCouldGoIsSpokenOfAsOfThen(t *testing.T
 	}
 }
 
+// TestItIsLookedAgainWhoCouldGoForAGangThatIsAnother than when it was looked last: for a gang of which two are placed now one place is enough.
+func TestItIsLookedAgainWhoCouldGoForAGangThatIsAnother(t *testing.T) {
+	term := pureTerm(t, newFakeSource())
+	observe(t, term, node("a", 2000), node("b", 1000), on(prior(pod("x", 2000), 20), "a"), on(pod("v", 1000), "b"), gangSet("g", 2))
+	for _, uid := range []string{"p", "q", "r"} {
+		observe(t, term, prior(ofGroup(pod(uid, 1000), "g"), 10))
+	}
+	if outcomes, message, _ := together(t, term, 1, "p", "q", "r"); outcomes != "no fit no fit no fit" || message == groupWaits {
+		t.Fatalf("%s, %q", outcomes, message)
+	}
+	observe(t, term, gone("x"))
+	if outcomes, _, _ := together(t, term, 2, "p", "q", "r"); outcomes != "assumed assumed retry" {
+		t.Fatalf("%s", outcomes)
+	}
+	if outcomes, message, _ := together(t, term, 3, "r"); outcomes != "no fit" || message != groupWaits {
+		t.Errorf("%s, %q; want that it waits", outcomes, message)
+	}
+}
+
 // TestItIsLookedAgainWhoCouldGoForAGangOfWhichTheLogTellsSomething as what has happened since it was looked last wakes nobody then.
 func TestItIsLookedAgainWhoCouldGoForAGangOfWhichTheLogTellsSomething(t *testing.T) {
 	term := pureTerm(t, newFakeSource())

@@ -2,6 +2,7 @@ package binder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -43,7 +44,11 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 			now.read(t, st, stint)
 		})
 		if err := apply(); err != nil {
-			return nil // what was found holds
+			if try < triesAside-1 { // the next try is of a copy that is made anew
+				continue
+			}
+			t.comeBack(g)
+			return nil
 		}
 		var found whatif.GroupPreemption
 		why, ok := "", false
@@ -54,6 +59,8 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", context.Cause(ctx)))
+		case errors.Is(err, whatif.ErrSpoiled) && try < triesAside-1:
+			continue
 		case err != nil:
 			why = "preemption: " + err.Error()
 		case found.Fits || len(now.pods) == 0:
@@ -136,17 +143,19 @@ const lookAgain = 10 * time.Second
 // mostHopeless bounds of how many groups it is remembered that nobody was found.
 const mostHopeless = 1 << 12
 
-// lookedInVain is that nobody was found who could go for a group.
+// lookedInVain is that nobody was found who could go for a group as it was.
 type lookedInVain struct {
-	at      time.Time
-	version cluster.Version // of the state
+	at           time.Time
+	version      cluster.Version // of the state
+	group        *cluster.PodGroup
+	before, pods int // how many of its pods were placed, and how many were to be
 }
 
-// looks reports whether it is looked for who could go for a group: that takes long where pods are many. If not, what is said of the group is as of when it was looked last; where the log tells of some of its pods, up to the version that
+// looks reports whether it is looked for who could go for a group: that takes long where pods are many. It is if the group is another one than when it was looked last: less may be enough for it now. If not, what is said of the group is as of when it was looked last; where the log tells of some of its pods, up to the version that
 // is said, that cannot be, and it is looked unless nothing has happened since.
 func (g *groups) looks(of *grouped, now time.Time) bool {
 	was, ok := g.vain[of.uid]
-	if !ok || now.Sub(was.at) >= lookAgain {
+	if !ok || now.Sub(was.at) >= lookAgain || was.group != of.group || was.before != of.before || was.pods != len(of.pods) {
 		return true
 	}
 	if !was.version.Less(of.version) {
@@ -167,7 +176,7 @@ func (g *groups) hopeless(of *grouped, now time.Time) {
 	if g.vain == nil || len(g.vain) >= mostHopeless {
 		g.vain = make(map[string]lookedInVain)
 	}
-	g.vain[of.uid] = lookedInVain{now, of.version}
+	g.vain[of.uid] = lookedInVain{now, of.version, of.group, of.before, len(of.pods)}
 }
 
 // joined adds a text to another.

@@ -58,7 +58,7 @@ func (g *grouped) log(to *slog.Logger, reason, message string, placed int) {
 	}
 	unplaced := 0
 	for i := range g.outcomes {
-		if g.outcomes[i].Outcome.Result == binderv1.Outcome_RESULT_NO_FIT {
+		if r := g.outcomes[i].Outcome.Result; r == binderv1.Outcome_RESULT_NO_FIT || placed > 0 && r == binderv1.Outcome_RESULT_RETRY {
 			unplaced++
 		}
 	}

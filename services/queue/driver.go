@@ -41,7 +41,7 @@ type driver struct {
 	pause     time.Duration // the last, after a cycle without progress
 	placing   *placing      // pods of a PodGroup that others do not wait for; nil: there are none
 	searches  sync.WaitGroup
-	gaveUp    map[cluster.GroupKey]bool // groups that more important ones were asked about instead of, until they are answered
+	gaveUp    map[cluster.GroupKey]int // how often more important groups were asked about instead of one, until that is answered
 
 	preemptFrom atomic.Pointer[time.Time] // until then the binder wants no preemption; nil: it has wanted all of them
 
@@ -56,7 +56,7 @@ func (s *Service) drive(ctx context.Context, sh *shard) (lost bool) {
 	log := s.log.With("shard", sh.number)
 	changed, stop := s.floors.listen()
 	defer stop()
-	d := &driver{s: s, sh: sh, log: log, reports: newReporter(s, sh, log), floors: changed, gaveUp: make(map[cluster.GroupKey]bool)}
+	d := &driver{s: s, sh: sh, log: log, reports: newReporter(s, sh, log), floors: changed, gaveUp: make(map[cluster.GroupKey]int)}
 	d.asker = newAsker(d)
 	if !d.enlist(ctx) {
 		return false

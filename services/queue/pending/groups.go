@@ -137,6 +137,14 @@ func (q *Queue) noteGroup(now time.Time, st *cluster.State, d cluster.Delta) {
 				q.retryGroup(now, was)
 			}
 		}
+	case cluster.PodForgotten: // one that stays brings its group back itself
+		if row := st.Pod(d.ID); row != nil && row.Deleting {
+			if key, named := cluster.GroupOf(&row.Pod); named {
+				if is := st.PodGroup(key); is != nil && len(is.Topology) > 0 {
+					q.retryGroup(now, key)
+				}
+			}
+		}
 	case cluster.ObjectSet:
 		q.noteGroupObject(now, st, d.Object.Key())
 	case cluster.ObjectRemoved:
