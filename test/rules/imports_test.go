@@ -25,7 +25,7 @@ func TestImportsStayWhereTheyBelong(t *testing.T) {
 			"how requests to an API server are measured is for who makes them, and for the test that lists all metrics of a role", ""},
 		{"k8s.io/cli-runtime", []string{"cmd/kubectl-berth", "internal/cli"}, false,
 			"it is what kubectl's flags and printers are made of: no server has any", ""},
-		{"go.etcd.io", []string{"internal/coord", "test/soak"}, false, // the latter does what an administrator of etcd does
+		{"go.etcd.io", []string{"internal/coord", "test/scenarios", "test/soak"}, false, // the latter two do what an administrator of etcd does: read the past, restore
 			"what fencing needs of etcd must be right in one place", ""},
 		{"k8s.io/kubernetes", nil, false,
 			"it would choose the versions of everything else; it has a module of its own", ""},
