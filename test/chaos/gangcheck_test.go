@@ -284,7 +284,7 @@ func TestGangsOfTheLocalSourceAreJudgedByTheirPlacements(t *testing.T) {
 			h.now += wholeWithin
 			h.placed("g-2", "node-03", h.clock())
 		}},
-		{"a gang is placed slowly that met a fault", "", "", func(h *tale) {
+		{"a gang is placed long after a fault that it met", RuleWhole, "no fault was near", func(h *tale) {
 			h.add(Entry{Fault: &Fault{Number: 1, Kind: killActive, Phase: phaseBegin}})
 			part(h)
 			h.add(Entry{Fault: &Fault{Number: 1, Kind: killActive, Phase: phaseEnd}})

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -23,6 +24,12 @@ var gangSeeds = flag.Uint64("gang-seeds", 4, "with how many seeds gangs are plac
 // who is placed, who waits though he would fit or could preempt, who was evicted and need not have been, and whether any revision of the cluster shows a gang partly.
 // All pods of a gang ask for the same, so how many fit does not depend on the order in which they are tried.
 func TestGangsAreWhereANaiveModelHasThem(t *testing.T) {
+	var evicted atomic.Int64
+	t.Cleanup(func() { // when all are through
+		if evicted.Load() == 0 {
+			t.Error("nobody was evicted")
+		}
+	})
 	for seed := range *gangSeeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
@@ -35,9 +42,10 @@ func TestGangsAreWhereANaiveModelHasThem(t *testing.T) {
 				play.at = fmt.Sprintf("step %d", step)
 				play.step()
 			}
-			if play.placed == 0 || play.waited == 0 || play.evicted == 0 {
-				t.Errorf("%d gangs were placed, %d waited, %d pods evicted: want some of each", play.placed, play.waited, play.evicted)
+			if play.placed == 0 || play.waited == 0 {
+				t.Errorf("%d gangs were placed, %d waited: want some of each", play.placed, play.waited)
 			}
+			evicted.Add(int64(play.evicted))
 			t.Logf("%d gangs placed, %d waited, %d pods evicted, %d revisions", play.placed, play.waited, play.evicted, play.revision)
 		})
 	}

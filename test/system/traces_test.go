@@ -140,7 +140,7 @@ func TestTheAttemptOfAGangIsInTheTracesOfItsPods(t *testing.T) {
 		root := &spans[at]
 		pod := value(root, trace.PodName)
 		pods++
-		if got, want := names(spans), "attempt bind group queue"; got != want {
+		if got, want := names(spans), "attempt bind group queue record"; got != want {
 			t.Errorf("%s: the spans are %s, want %s", pod, got, want)
 			continue
 		}
