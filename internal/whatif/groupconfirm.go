@@ -22,20 +22,9 @@ func ConfirmGroup(w *World, key cluster.GroupKey, found *GroupOutcome) (fits boo
 		if d == nil {
 			return nil
 		}
-		// 1. Where they were; what some want near may come with others.
-		for more := true; more && len(left) > 0; {
-			more = false
-			still := left[:0]
-			for _, p := range left {
-				ok, err := t.stays(p, d)
-				if err != nil {
-					return err
-				}
-				if more = more || ok; !ok {
-					still = append(still, p)
-				}
-			}
-			left = still
+		// 1. Where they were.
+		if left, err = againAndAgain(left, func(p *PodOutcome) (bool, error) { return t.stays(p, d) }); err != nil {
+			return err
 		}
 		// 2. Elsewhere, near the others if the group prefers that.
 		for level := len(t.group.Preferred); level >= 0; level-- {
@@ -43,19 +32,8 @@ func ConfirmGroup(w *World, key cluster.GroupKey, found *GroupOutcome) (fits boo
 			if level > 0 && len(left) > 0 {
 				near = t.nearTo(found, left, d, level)
 			}
-			for more := true; more && len(left) > 0; {
-				more = false
-				still := left[:0]
-				for _, p := range left {
-					ok, err := t.moves(p, near)
-					if err != nil {
-						return err
-					}
-					if more = more || ok; !ok {
-						still = append(still, p)
-					}
-				}
-				left = still
+			if left, err = againAndAgain(left, func(p *PodOutcome) (bool, error) { return t.moves(p, near) }); err != nil {
+				return err
 			}
 		}
 		// 3. Enough of them?
@@ -77,6 +55,25 @@ func ConfirmGroup(w *World, key cluster.GroupKey, found *GroupOutcome) (fits boo
 		return nil
 	})
 	return fits, err
+}
+
+// againAndAgain tries those that are left as long as one of them finds a place: what some want near may come with others. It returns those that find none, in the same array.
+func againAndAgain(left []*PodOutcome, try func(*PodOutcome) (bool, error)) ([]*PodOutcome, error) {
+	for more := true; more && len(left) > 0; {
+		more = false
+		still := left[:0]
+		for _, p := range left {
+			ok, err := try(p)
+			if err != nil {
+				return nil, err
+			}
+			if more = more || ok; !ok {
+				still = append(still, p)
+			}
+		}
+		left = still
+	}
+	return left, nil
 }
 
 // nearTo returns the nodes of a domain that are where pods have been confirmed already, by so many of the labels that the group prefers.
