@@ -319,10 +319,10 @@ func (t *term) openPods(st *cluster.State, key cluster.GroupKey) (pods []cluster
 // look at that again. Gangs are looked at in rounds, in each of which all have their turn once: so those for which there is no room keep nobody behind them from theirs. The caller holds the ledger's lock, and that of reservations.
 func (t *term) nextToReserve(st *cluster.State, now time.Time) (next cluster.GroupKey, priority int32, look bool) {
 	r := &t.groups.reserve
-	h, held := r.held, int32(0)
+	h, held, overdue := r.held, int32(0), time.Time{}
 	if h != nil {
-		held = t.groupPriority(st, h.key)
-		if now.Sub(h.asOf) >= 2*awaitEvery && r.ready == nil { // others of a higher priority have been looked at meanwhile; while the lane stands in line, they come first
+		held, overdue = t.groupPriority(st, h.key), h.asOf.Add(2*awaitEvery)
+		if !now.Before(overdue) && r.ready == nil { // others of a higher priority have been looked at meanwhile; while the lane stands in line, they come first, each once
 			return h.key, held, true
 		}
 	}
@@ -343,7 +343,7 @@ func (t *term) nextToReserve(st *cluster.State, now time.Time) (next cluster.Gro
 		if is.HasPriority {
 			c.priority = min(c.priority, is.Priority)
 		}
-		if h != nil && c.priority <= held {
+		if h != nil && (c.priority <= held || !now.Before(overdue) && !w.looked.Before(overdue)) {
 			continue
 		}
 		if !w.looked.Before(r.round) {

@@ -468,12 +468,7 @@ func TestReservedRoomIsReviewedWhileOthersHaveTheTurn(t *testing.T) {
 	r.tick(awaitEvery)
 	after := turns.enter(0)
 	r.tick(time.Second)
-	turns.leave()
-	select {
-	case <-after:
-		t.Fatal("the lane has lost its place in line")
-	default:
-	}
+	r.leavesItTo(after, "the lane has lost its place in line")
 	if r.tick(time.Second); !held.asOf.Equal(r.now) {
 		t.Errorf("it was looked at %v who has to end before, want %v", held.asOf, r.now)
 	}
@@ -502,14 +497,52 @@ func TestAReservationThatWaitsForItsTurnIsTakenOver(t *testing.T) {
 	r.tick(waitsFor)
 	others := turns.enter(3)
 	r.tick(time.Second)
-	turns.leave()
-	select {
-	case <-others:
-		t.Fatal("the lane stands behind less important groups, though a more important gang waits for room")
-	default:
-	}
+	r.leavesItTo(others, "the lane stands behind less important groups, though a more important gang waits for room")
 	r.tick(time.Second)
 	r.wantReserved("s on a")
+}
+
+// leavesItTo gives the turn up, and fails if others have it then: the lane is to be before them.
+func (r *round) leavesItTo(others <-chan struct{}, why string) {
+	r.t.Helper()
+	r.groups.turns.leave()
+	select {
+	case <-others:
+		r.t.Fatal(why)
+	default:
+	}
+}
+
+// TestAReservationIsLookedAtThoughMoreImportantGangsKeepWaiting: each of these, for which no room can be reserved, comes before it once.
+func TestAReservationIsLookedAtThoughMoreImportantGangsKeepWaiting(t *testing.T) {
+	r := newRound(t, reserves)
+	observe(t, r.term, node("a", 1000), prior(on(ends(pod("x", 1000), cluster.EndsSometime), "a"), 7), gangSet("g", 1), ofGroup(pod("p", 1000), "g"))
+	r.gang("g")
+	r.tick(waitsFor)
+	r.wantReserved("p on a")
+	observe(t, r.term, gangSet("i", 1), prior(ofGroup(pod("s", 2000), "i"), 7))
+	r.gang("i")
+	r.now = r.now.Add(2 * waitsFor)
+	reserve := &r.groups.reserve
+	next := func() (name string) {
+		r.ledger.read(func(st *cluster.State) {
+			key, _, _ := r.nextToReserve(st, r.now)
+			name = key.Name
+		})
+		return name
+	}
+	if first := next(); first != "g" {
+		t.Errorf("%s is looked at, want g, which is overdue", first)
+	}
+	reserve.ready = make(chan struct{}) // it stands in line
+	defer func() { reserve.ready = nil }()
+	for k, want := range []string{"i", "g", "g"} {
+		if got := next(); got != want {
+			t.Errorf("%d: the lane stands in line for %s, want %s", k, got, want)
+		}
+		reserve.waits[cluster.GroupKey{Namespace: "default", Name: "i"}].looked = r.now
+		r.now = r.now.Add(awaitEvery)
+	}
 }
 
 // TestOnlyTheGangWhoseTurnItIsIsAskedForItsPods: the ledger waits meanwhile. What was known of one may have changed since.
