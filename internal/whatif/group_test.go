@@ -376,6 +376,68 @@ func TestPodsBeyondThoseThatAGangWantsPreemptToo(t *testing.T) {
 	})
 }
 
+// placeAll places pods in a sandbox as Place does, and returns what becomes of each.
+func placeAll(t *testing.T, s *Sandbox, pods ...source.Pod) (out []PodOutcome) {
+	t.Helper()
+	try(t, s, func(w *World) error {
+		var ids []cluster.PodID
+		for _, p := range pods {
+			id, err := w.AddPod(p)
+			if err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		placed, err := Place(w, ids, PlaceOptions{Preempt: true})
+		out = placed
+		return err
+	})
+	return out
+}
+
+// TestAPodOfAGangThatHadToGoIsNotLookedFor: it was placed with its gang, before its own turn, and another pod was more important.
+func TestAPodOfAGangThatHadToGoIsNotLookedFor(t *testing.T) {
+	only := func(p source.Pod, node string) source.Pod {
+		p.RequiredNode = node
+		return p
+	}
+	s := sandbox(t, setNode(aNode("n1", "z", 1000)), setNode(aNode("n2", "z", 1000)), setGroup(cluster.PodGroup{Name: "g", Gang: true, MinCount: 2}), setGroup(cluster.PodGroup{Name: "h", Gang: true, MinCount: 1}))
+	out := placeAll(t, s,
+		prior(only(ofGroup(aPod("m0", 1000), "g"), "n1"), 100), prior(aPod("x", 1000), 50), prior(ofGroup(aPod("y", 1000), "h"), 20), prior(only(ofGroup(aPod("m1", 1000), "g"), "n2"), 10))
+	if out[0].Outcome != Placed || out[1].Outcome != Preempts || out[2].Outcome != Unplaced || out[3].Outcome == Placed {
+		t.Errorf("%+v, want that x has m1 go", out)
+	}
+}
+
+// TestVictimsAreThoseOfThePodThatIsPlaced and not of the first of its gang, which is not.
+func TestVictimsAreThoseOfThePodThatIsPlaced(t *testing.T) {
+	s := sandbox(t, setNode(aNode("n1", "z", 1000)), setPod(on(aPod("v", 1000), "n1")), setGroup(cluster.PodGroup{Name: "g", Gang: true, MinCount: 1}))
+	out := placeAll(t, s, prior(ofGroup(aPod("big", 2000), "g"), 9), prior(ofGroup(aPod("small", 1000), "g"), 9))
+	if out[0].Outcome != Unplaced || out[1].Outcome != Preempts || len(out[1].Victims) != 1 {
+		t.Errorf("%+v, want that the small one has another go", out)
+	}
+}
+
+// TestPodsBeyondThoseThatAGangWantsPreemptSoOftenInAQuestion and no more: each time it is looked who could go.
+func TestPodsBeyondThoseThatAGangWantsPreemptSoOftenInAQuestion(t *testing.T) {
+	events := []source.Event{setNode(aNode("free", "z", 1000)), setGroup(cluster.PodGroup{Name: "g", Gang: true, MinCount: 1})}
+	var pods []source.Pod
+	for k := range 2 * mostBeyond {
+		node := fmt.Sprint("n", k)
+		events = append(events, setNode(aNode(node, "z", 1000)), setPod(on(aPod(fmt.Sprint("v", k), 1000), node)))
+		pods = append(pods, prior(ofGroup(aPod(fmt.Sprint("p", k), 1000), "g"), 9))
+	}
+	placed := 0
+	for _, o := range placeAll(t, sandbox(t, events...), pods...) {
+		if o.Outcome == Placed || o.Outcome == Preempts {
+			placed++
+		}
+	}
+	if placed != 1+mostBeyond {
+		t.Errorf("%d of %d pods are placed, want %d", placed, len(pods), 1+mostBeyond)
+	}
+}
+
 // TestAGroupIsConfirmedAsFarAsItFits has nodes taken on which places were found.
 func TestAGroupIsConfirmedAsFarAsItFits(t *testing.T) {
 	rack := func(name, rack string, cpu int64) cluster.Node {

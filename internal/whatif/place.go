@@ -181,6 +181,7 @@ type placing struct {
 	placer *engine.Placer
 	ranked cluster.Seq            // when the placer's candidates were
 	index  map[engine.Subject]int // of the placer's candidates
+	beyond int                    // how often it was looked who could go for pods of groups of which some are placed
 	freed  int                    // how often room became free so far: by preemption, or because a nomination ended elsewhere or for nothing
 
 	// Of the pod that was tried last, if plugins of others have a say about it:

@@ -17,11 +17,27 @@ func (p *placing) group(queue []int) (key cluster.GroupKey, members []int) {
 		return key, nil
 	}
 	for _, k := range queue {
-		if other, ok := cluster.GroupOf(&st.Pod(p.outcomes[k].Pod).Pod); ok && other == key {
+		row := st.Pod(p.outcomes[k].Pod)
+		if row == nil { // it was placed with its group, and had to go for another one since
+			continue
+		}
+		if other, ok := cluster.GroupOf(&row.Pod); ok && other == key {
 			members = append(members, k)
 		}
 	}
 	return key, members
+}
+
+// mostBeyond bounds how often, in one question, it is looked who could go for pods of groups of which some are placed: that is for one of them at a time, of which there may be thousands.
+const mostBeyond = 64
+
+// mayMakeRoom reports whether it is looked who could go for a PodGroup, and counts that.
+func (p *placing) mayMakeRoom(key cluster.GroupKey) bool {
+	if p.w.State().GroupPlaced(key) == 0 {
+		return true
+	}
+	p.beyond++
+	return p.beyond <= mostBeyond
 }
 
 // together tries pods of a PodGroup, and makes room for them if it may. It returns who is left.
@@ -52,7 +68,7 @@ func (p *placing) together(key cluster.GroupKey, members, left []int) ([]int, er
 		return left, err
 	}
 	var victims []Victim
-	if !found.Placed && p.options.Preempt {
+	if !found.Placed && p.options.Preempt && p.mayMakeRoom(key) {
 		if victims, err = p.makeRoom(key, pods); err != nil {
 			return left, err
 		}
@@ -62,18 +78,19 @@ func (p *placing) together(key cluster.GroupKey, members, left []int) ([]int, er
 			}
 		}
 	}
-	p.placer = nil   // it is of a state before that
+	p.placer = nil // it is of a state before that
+	retries := found.Placed && p.options.Preempt && p.beyond < mostBeyond
 	var beyond []int // those that it wants
 	for n, k := range members {
 		out, is := &p.outcomes[k], &found.Pods[n]
-		if found.Placed && is.Outcome != Placed && p.options.Preempt { // they are tried by themselves, and may have others evicted
+		if retries && is.Outcome != Placed { // they are tried by themselves, and may have others evicted
 			beyond = append(beyond, k)
 			continue
 		}
 		if found.Placed && is.Outcome == Placed {
 			out.Outcome, out.Node, out.Nodes, out.Verdicts, out.Message = Placed, is.Node, 0, nil, ""
-			if n == 0 && len(victims) > 0 {
-				out.Outcome, out.Victims = Preempts, victims
+			if len(victims) > 0 { // they are told of one
+				out.Outcome, out.Victims, victims = Preempts, victims, nil
 			}
 		} else {
 			out.Outcome, out.Node, out.Nodes, out.Verdicts, out.Message = Unplaced, "", is.Nodes, is.Verdicts, is.Message
