@@ -43,24 +43,25 @@ func (t *term) preemptForGroup(ctx context.Context, g *grouped) error {
 			stint, _ := t.names.now()
 			now.read(t, st, stint)
 		})
-		if err := apply(); err != nil {
-			if try < triesAside-1 { // the next try is of a copy that is made anew
+		var found whatif.GroupPreemption
+		why, ok := "", false
+		err := apply()
+		if err == nil {
+			err = t.onCopy(ctx, g, searchFor, func(w *whatif.World) (err error) {
+				found, why, ok, err = whatif.PreemptGroup(w, g.key, now.pods)
+				return err
+			})
+		}
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", context.Cause(ctx)))
+		case errors.Is(err, whatif.ErrSpoiled): // that says nothing of the group: the next try makes a new copy
+			t.log.Error("the copy that PodGroups are tried on is made anew", "podGroup", g.key.String(), "err", err)
+			if try < triesAside-1 {
 				continue
 			}
 			t.comeBack(g)
 			return nil
-		}
-		var found whatif.GroupPreemption
-		why, ok := "", false
-		err := t.onCopy(ctx, g, searchFor, func(w *whatif.World) (err error) {
-			found, why, ok, err = whatif.PreemptGroup(w, g.key, now.pods)
-			return err
-		})
-		switch {
-		case ctx.Err() != nil:
-			return fmt.Errorf("%w: %w", errUntried, rpc.Error(codes.Unavailable, "NOT_TRIED", "%v", context.Cause(ctx)))
-		case errors.Is(err, whatif.ErrSpoiled) && try < triesAside-1:
-			continue
 		case err != nil:
 			why = "preemption: " + err.Error()
 		case found.Fits || len(now.pods) == 0:
@@ -145,17 +146,17 @@ const mostHopeless = 1 << 12
 
 // lookedInVain is that nobody was found who could go for a group as it was.
 type lookedInVain struct {
-	at           time.Time
-	version      cluster.Version // of the state
-	group        *cluster.PodGroup
-	before, pods int // how many of its pods were placed, and how many were to be
+	at      time.Time
+	version cluster.Version // of the state
+	group   *cluster.PodGroup
+	before  int // how many of its pods were placed
 }
 
-// looks reports whether it is looked for who could go for a group: that takes long where pods are many. It is if the group is another one than when it was looked last: less may be enough for it now. If not, what is said of the group is as of when it was looked last; where the log tells of some of its pods, up to the version that
+// looks reports whether it is looked for who could go for a group: that takes long where pods are many. It is if its PodGroup is another one than when it was looked last, or others of it are placed: less may be enough for it now. If not, what is said of the group is as of when it was looked last; where the log tells of some of its pods, up to the version that
 // is said, that cannot be, and it is looked unless nothing has happened since.
 func (g *groups) looks(of *grouped, now time.Time) bool {
 	was, ok := g.vain[of.uid]
-	if !ok || now.Sub(was.at) >= lookAgain || was.group != of.group || was.before != of.before || was.pods != len(of.pods) {
+	if !ok || now.Sub(was.at) >= lookAgain || was.group != of.group || was.before != of.before {
 		return true
 	}
 	if !was.version.Less(of.version) {
@@ -176,7 +177,7 @@ func (g *groups) hopeless(of *grouped, now time.Time) {
 	if g.vain == nil || len(g.vain) >= mostHopeless {
 		g.vain = make(map[string]lookedInVain)
 	}
-	g.vain[of.uid] = lookedInVain{now, of.version, of.group, of.before, len(of.pods)}
+	g.vain[of.uid] = lookedInVain{now, of.version, of.group, of.before}
 }
 
 // joined adds a text to another.

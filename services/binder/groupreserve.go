@@ -57,7 +57,8 @@ type groupWaiting struct {
 	aside  bool
 	looked time.Time // when no room was found last that could be reserved, or it lacked pods, or that could not be reported
 	why    string    // there was none; "": not known
-	lowest int32     // priority of its pods, as far as is known
+	lowest int32     // priority of its pods, when they were so many
+	of     int
 }
 
 // reservation is room that is reserved for a gang.
@@ -68,7 +69,7 @@ type reservation struct {
 	nodes map[string]string // that its pods are nominated to, by the uids of these
 	asOf  time.Time         // when it was looked last who has to end before; zero: not yet
 	known time.Time         // when that was found out last
-	// untried says that the last look took too long: it is not looked again before its time.
+	// untried says that the last look took too long, or could not be reported: it is not looked again before its time.
 	untried bool
 	says    string // about that
 }
@@ -121,7 +122,7 @@ func (t *term) noteGroup(g *grouped, now time.Time) {
 			}
 		}
 	}
-	w.lowest = math.MaxInt32
+	w.lowest, w.of = math.MaxInt32, len(g.were)+g.before
 	for i := range g.were {
 		w.lowest = min(w.lowest, g.were[i].Priority)
 	}
@@ -340,6 +341,9 @@ func (t *term) nextToReserve(st *cluster.State, now time.Time) (next cluster.Gro
 			continue
 		}
 		c := turn{key: key, w: w, priority: w.lowest}
+		if len(st.GroupPods(key)) != w.of {
+			c.priority = math.MaxInt32
+		}
 		if is.HasPriority {
 			c.priority = min(c.priority, is.Priority)
 		}
@@ -363,7 +367,7 @@ func (t *term) nextToReserve(st *cluster.State, now time.Time) (next cluster.Gro
 		}
 		p := whatif.GroupPriority(st, st.PodGroup(c.key), pods)
 		if p < c.priority { // it has its turn by that
-			c.w.lowest = p
+			c.w.lowest, c.w.of = p, len(st.GroupPods(c.key))
 			continue
 		}
 		if c.again == 1 {
@@ -505,7 +509,7 @@ func (t *term) nominateFor(st *cluster.State, key cluster.GroupKey, pods []clust
 	if !t.reports.add(reports...) { // it is looked again, in its turn
 		t.conflict(conflictBusy)
 		if r.waits[key].looked = now; r.held != nil && r.held.key == key {
-			r.held.asOf = now
+			r.held.asOf, r.held.untried = now, true
 		}
 		return nil
 	}

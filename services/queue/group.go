@@ -71,7 +71,7 @@ func (c *cycle) placeGroup(ctx context.Context) error {
 }
 
 // yields returns when the question is to be given up as a more important group is behind it; zero: it is not to be. That is at once, but once until it is answered: else groups that fit nowhere could keep it from an answer for ever.
-// After that it is when no search takes as long, and twice as long each time: at the binder it stands in line by its own priority, and that may be for ever, while those behind it would have their turn.
+// After that it is when no search takes as long, and then twice as long: at the binder it stands in line by its own priority, and that may be for ever, while those behind it would have their turn.
 func (p *placing) yields() time.Time {
 	switch {
 	case !p.outranked || p.given:
@@ -79,7 +79,7 @@ func (p *placing) yields() time.Time {
 	case p.c.gaveUp[*p.c.group] == 0:
 		return p.asked
 	}
-	return p.asked.Add(groupSearch << min(p.c.gaveUp[*p.c.group]-1, 4))
+	return p.asked.Add(groupSearch << min(p.c.gaveUp[*p.c.group]-1, 1))
 }
 
 // giveWay gives the question up if it is time that it yields.
@@ -221,7 +221,7 @@ func (p *placing) forget() {
 func (p *placing) settle(ctx context.Context) error {
 	defer p.forget()
 	c, err := p.c, p.err
-	if !p.given {
+	if err == nil || !p.given {
 		delete(c.gaveUp, *c.group)
 	}
 	c.s.metrics.stage.WithLabelValues("group").Observe(p.took.Seconds())

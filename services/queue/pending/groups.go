@@ -133,22 +133,27 @@ func (q *Queue) noteGroup(now time.Time, st *cluster.State, d cluster.Delta) {
 	case cluster.PodRemoved:
 		if was, named := cluster.GroupOf(&st.Before().Pod.Pod); named {
 			q.regroup(now, st, was)
-			if is := st.PodGroup(was); is != nil && len(is.Topology) > 0 && st.Before().Pod.Placed() { // the others may be in another domain now, where nothing has happened
-				q.retryGroup(now, was)
+			if st.Before().Pod.Placed() {
+				q.unbindGroup(now, st, was)
 			}
 		}
 	case cluster.PodForgotten: // one that stays brings its group back itself
 		if row := st.Pod(d.ID); row != nil && row.Deleting {
 			if key, named := cluster.GroupOf(&row.Pod); named {
-				if is := st.PodGroup(key); is != nil && len(is.Topology) > 0 {
-					q.retryGroup(now, key)
-				}
+				q.unbindGroup(now, st, key)
 			}
 		}
 	case cluster.ObjectSet:
 		q.noteGroupObject(now, st, d.Object.Key())
 	case cluster.ObjectRemoved:
 		q.noteGroupObject(now, st, d.ObjectKey)
+	}
+}
+
+// unbindGroup notes that a pod of a group is on no node any more that was: if it has a topology the others may be in another domain now, where nothing has happened.
+func (q *Queue) unbindGroup(now time.Time, st *cluster.State, key cluster.GroupKey) {
+	if is := st.PodGroup(key); is != nil && len(is.Topology) > 0 {
+		q.retryGroup(now, key)
 	}
 }
 
